@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import edits, pods, refusals
+from carpool_injector.core import command_lines, edits, pods, refusals
 
 
 def test_every_variable_of_the_name_gets_the_value_and_loses_where_it_came_from():
@@ -41,13 +41,13 @@ def test_a_variable_is_added_where_there_is_none_and_the_last_one_takes_the_list
     ],
 )
 def test_a_port_is_what_a_value_ends_in_and_what_is_before_it_stays(value, port, moved):
-    assert edits.port_in(value) == port
-    assert edits.with_port(value, 1) == moved
+    assert command_lines.port_in(value) == port
+    assert command_lines.with_port(value, 1) == moved
 
 
 def test_a_flag_is_the_whole_word_and_not_the_beginning_of_a_longer_one():
     words = ["--port=1", "--port", "2", "--portal=3", "--portal", "4", "--port"]
-    found = [(each[0], each[-1]) for each in edits.flag_values(words, "--port")]
+    found = [(each[0], each[-1]) for each in command_lines.flag_values(words, "--port")]
     assert found == [(0, "1"), (2, "2")]
 
 
@@ -65,7 +65,7 @@ def test_a_flag_is_the_whole_word_and_not_the_beginning_of_a_longer_one():
     ],
 )
 def test_ports_that_flags_speak_of_are_found(words, ports):
-    assert list(edits.ports_in_flags(words)) == ports
+    assert list(command_lines.ports_in_flags(words)) == ports
 
 
 def test_a_flags_port_is_changed_in_command_and_arguments_and_only_where_it_is_that_port():

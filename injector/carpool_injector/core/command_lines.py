@@ -1,10 +1,10 @@
-"""Ports in the command lines of exec probes and hooks: which of them mean this pod, and which speak gRPC.
+"""Ports in words: in flags that programs are given, and in the command lines of exec probes and hooks.
 
-A command runs inside of the container, so `localhost:8000` there is the app. When the app moves, such an address has to
-move with it: the sidecar would answer in its place, and say that it is well while no app runs. An address is certain
-where its host is the loopback, or left out as Go's programs allow. Where a port is spoken of in another way (in a
-variable, as a flag of some script, behind a host that a shell works out) nobody can know what is meant. Another host's
-name is another host. Pure: words in, words or findings out.
+A command of a probe runs inside of the container, so `localhost:8000` there is the app. When the app moves, such an
+address has to move with it: the sidecar would answer in its place, and say that it is well while no app runs. An
+address is certain where its host is the loopback, or left out as Go's programs allow. Where a port is spoken of in
+another way (in a variable, as a flag of some script, behind a host that a shell works out) nobody can know what is
+meant. Another host's name is another host. Pure: words in, words or findings out.
 """
 
 from __future__ import annotations
@@ -91,9 +91,8 @@ def _name(found: re.Match[str]) -> str:
 
 def _ports_in(value: str) -> set[int]:
     """The port that a variable's value is, or the ports of this pod's addresses in it."""
-    if value.isascii() and value.isdecimal() and len(value) <= 5:
-        return {int(value)}
-    return set(ports([value]))
+    number = whole(value)
+    return set(ports([value])) if number is None else {number}
 
 
 def grpc_program(words: Sequence[str], port: int, variable: Variable, only_port: bool) -> str:
@@ -106,3 +105,56 @@ def grpc_program(words: Sequence[str], port: int, variable: Variable, only_port:
     for found in _VARIABLE.finditer(text):
         named |= _ports_in(variable(_name(found)) or "")
     return program[0] if port in named or (not named and only_port) else ""
+
+
+_ENDING_IN_NUMBER = re.compile(r"(|.*:)([0-9]{1,5})", re.ASCII | re.DOTALL)
+_JOINED = re.compile(r"[0-9.]+$|:+[0-9]|[0-9*\[][^=]*:|localhost", re.ASCII)
+
+
+def whole(text: str | None, digits: int = 5) -> int | None:
+    """The number that a text is in plain digits, as ports are written; None for others."""
+    is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= digits
+    return int(text) if text is not None and is_number else None
+
+
+def port_in(value: str) -> int | None:
+    """The port a flag's value ends in: `8080`, `0.0.0.0:8080`; None for what is no port."""
+    found = _ENDING_IN_NUMBER.fullmatch(value)
+    return int(found[2]) if found and 1 <= int(found[2]) <= 65535 else None
+
+
+def with_port(value: str, port: int) -> str:
+    """That value with another port."""
+    found = _ENDING_IN_NUMBER.fullmatch(value)
+    return f"{found[1]}{port}" if found else str(port)
+
+
+def flag_values(words: Sequence[str], flag: str) -> Iterator[tuple[int, str, str]]:
+    """Where a flag's values stand: the word's place, what is before the value in it, and the value.
+
+    `--flag=value`, `--flag value`, and for flags of one letter `-fvalue` where the value is a number or an address.
+    """
+    for at, word in enumerate(words):
+        if word.startswith(flag + "="):
+            yield at, flag + "=", word[len(flag) + 1 :]
+        elif word == flag and at + 1 < len(words):
+            yield at + 1, "", words[at + 1]
+        elif len(flag) == 2 and word.startswith(flag) and _JOINED.match(word, 2):
+            yield at, flag, word[2:]
+
+
+def last_value(words: Sequence[str], flag: str) -> str | None:
+    """The value that a flag is given last, which is the one that counts."""
+    found = [value for _, _, value in flag_values(words, flag)]
+    return found[-1] if found else None
+
+
+def ports_in_flags(words: Sequence[str]) -> Iterator[int]:
+    """Numbers that flags with `port` in their name are given, e.g. `--grpc-port=9000`."""
+    for at, word in enumerate(words):
+        name, joined, value = word.partition("=")
+        if not joined and at + 1 < len(words):
+            value = words[at + 1]
+        number = whole(value) if name.startswith("-") and "port" in name else None
+        if number is not None:
+            yield number

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from typing import Any
 
-from carpool_injector.core import model, pod_annotations, pods, values
+from carpool_injector.core import command_lines, model, pod_annotations, pods, values
 from carpool_injector.core.config import Config
 from carpool_injector.core.refusals import BadSettings, Reason
 from carpool_injector.core.settings import Settings
@@ -19,7 +19,6 @@ from carpool_injector.core.takeover import proxies
 from carpool_injector.core.takeover.context import Effects
 
 ADMIN_PORT_NAME = "carpool-admin"
-PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 
 # A volume over the place of the service account's token keeps the token out: the API server mounts it in every
 # container that mounts nothing there, ours included, when it looks at the pod again after this webhook.
@@ -59,7 +58,8 @@ def needs_port_start(pod: pods.Pod, plan: model.Plan) -> bool:
 def check_port_start(pod: pods.Pod, plan: model.Plan) -> None:
     """Raises `Refusal` where the pod's owner set `PORT_START` too high for the sidecar's ports."""
     chosen, lowest = _chosen_port_start(pod), _lowest(plan)
-    if chosen is not None and not (chosen.isascii() and chosen.isdecimal() and int(chosen[:9]) <= lowest):
+    number = command_lines.whole(chosen, digits=9)
+    if chosen is not None and (number is None or number > lowest):
         raise Reason.LOW_PORT(port=lowest, sysctl=PORT_START, value=chosen[:20])
 
 
@@ -81,7 +81,7 @@ def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings,
         "image": config.channels[settings.image_channel] if settings.image_channel else config.image,
         **({"imagePullPolicy": config.image_pull_policy} if config.image_pull_policy else {}),
         "args": list(_args(pod, plan, settings)),
-        **({"env": [{"name": PROBE_VARIABLE, "value": effects.readiness}]} if effects.readiness else {}),
+        **({"env": [{"name": proxies.PROBE, "value": effects.readiness}]} if effects.readiness else {}),
         "ports": [*effects.ports, admin_port],
         "resources": _resources(pod, plan, settings, config),
         "securityContext": _security_context(pod, config),
@@ -102,7 +102,7 @@ def merged(existing: model.Object | None, built: model.Object, annotations: Mapp
     if existing is None:
         return built
     rest = {key: value for key, value in existing.items() if key not in built and key not in _OURS}
-    env = _with_others(existing.get("env"), built.get("env") or [], "name", leave_out={PROBE_VARIABLE})
+    env = _with_others(existing.get("env"), built.get("env") or [], "name", leave_out={proxies.PROBE})
     return {
         **built,
         **({"env": env} if env else {}),
@@ -243,7 +243,7 @@ def is_guaranteed(pod: pods.Pod, plan: model.Plan) -> bool:
     if agent.stays and not agent.present:
         return False  # it is still to come, and has requests below its limits
     leaves = agent.present and not agent.stays and plan.takeover in ("kserve-agent", "queue-proxy")
-    others = {model.CONTAINER, *((proxies.AGENT,) if leaves else ())}
+    others = {model.CONTAINER, *((pods.AGENT,) if leaves else ())}
     return all(_has_equal_amounts(each.resources) for each in pod.all_containers if each.name not in others)
 
 

@@ -6,11 +6,10 @@ Each edit can be applied twice without harm.
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from carpool_injector.core import model
+from carpool_injector.core import command_lines, model
 
 
 class Draft:
@@ -126,9 +125,6 @@ class Draft:
         return parent[key]
 
 
-_ENDING_IN_NUMBER = re.compile(r"(|.*:)([0-9]{1,5})", re.ASCII | re.DOTALL)
-
-
 def set_variable(container: model.Object, name: str, value: str) -> None:
     """Give every variable of that name this value; a new one if there is none."""
     found = [item for item in container.get("env") or () if item.get("name") == name]
@@ -151,58 +147,13 @@ def remove_variable(container: model.Object, name: str) -> None:
     put_or_drop(container, "env", rest)
 
 
-def port_in(value: str) -> int | None:
-    """The port a flag's value ends in: `8080`, `0.0.0.0:8080`; None for what is no port."""
-    found = _ENDING_IN_NUMBER.fullmatch(value)
-    return int(found[2]) if found and 1 <= int(found[2]) <= 65535 else None
-
-
-def with_port(value: str, port: int) -> str:
-    """That value with another port."""
-    found = _ENDING_IN_NUMBER.fullmatch(value)
-    return f"{found[1]}{port}" if found else str(port)
-
-
-def flag_values(words: Sequence[str], flag: str) -> Iterator[tuple[int, str, str]]:
-    """Where a flag's values stand: the word's place, what is before the value in it, and the value.
-
-    `--flag=value`, `--flag value`, and for flags of one letter `-fvalue` where the value is a number or an address.
-    """
-    for at, word in enumerate(words):
-        if word.startswith(flag + "="):
-            yield at, flag + "=", word[len(flag) + 1 :]
-        elif word == flag and at + 1 < len(words):
-            yield at + 1, "", words[at + 1]
-        elif len(flag) == 2 and word.startswith(flag) and _JOINED.match(word, 2):
-            yield at, flag, word[2:]
-
-
-def last_value(words: Sequence[str], flag: str) -> str | None:
-    """The value that a flag is given last, which is the one that counts."""
-    found = [value for _, _, value in flag_values(words, flag)]
-    return found[-1] if found else None
-
-
-_JOINED = re.compile(r"[0-9.]+$|:+[0-9]|[0-9*\[][^=]*:|localhost", re.ASCII)
-
-
-def ports_in_flags(words: Sequence[str]) -> Iterator[int]:
-    """Numbers that flags with `port` in their name are given, e.g. `--grpc-port=9000`."""
-    for at, word in enumerate(words):
-        name, joined, value = word.partition("=")
-        if not joined and at + 1 < len(words):
-            value = words[at + 1]
-        if name.startswith("-") and "port" in name and value.isdecimal() and value.isascii() and len(value) <= 5:
-            yield int(value)
-
-
 def change_flag_port(container: model.Object, flag: str, old: int, new: int) -> None:
     """Make every value of the flag that ends in port `old` end in `new`, in the command and the arguments."""
     for group in ("command", "args"):
         words: list[str] = container.get(group) or []
-        for at, before, value in list(flag_values(words, flag)):
-            if port_in(value) == old:
-                words[at] = before + with_port(value, new)
+        for at, before, value in list(command_lines.flag_values(words, flag)):
+            if command_lines.port_in(value) == old:
+                words[at] = before + command_lines.with_port(value, new)
 
 
 def drop_words(container: model.Object, group: str, words: list[str]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from carpool_injector.core import edits, pods, servers, sites
+from carpool_injector.core import command_lines, pods, servers, sites
 from carpool_injector.core.settings import Settings
 
 
@@ -39,9 +39,9 @@ class ListServer:
         """Whether it runs in the container, for certain."""
         return (
             self.server.recognises(container)
-            and all(edits.last_value(container.words, flag) == value for flag, value in self.flags.items())
+            and all(command_lines.last_value(container.words, flag) == value for flag, value in self.flags.items())
             and all(container.variable(name) == value for name, value in self.variables.items())
-            and all(edits.last_value(container.words, flag) is None for flag in self.without)
+            and all(command_lines.last_value(container.words, flag) is None for flag in self.without)
         )
 
 
@@ -115,12 +115,12 @@ def _own_batches(container: pods.Container) -> _OwnBatches | None:
     if server is None:
         return None
     if HUGGING_FACE.recognises(container):
-        if edits.last_value(words, "--task") in _GENERATIVE_TASKS:
+        if command_lines.last_value(words, "--task") in _GENERATIVE_TASKS:
             return _OwnBatches("KServe's Hugging Face server, which generates text,")
-        if edits.last_value(words, "--backend") != "vllm":
+        if command_lines.last_value(words, "--backend") != "vllm":
             return None
         server = servers.BY_TITLE["vLLM"]
-    elif any(edits.last_value(words, flag) in told for flag, told in _GENERATION.items()):
+    elif any(command_lines.last_value(words, flag) in told for flag, told in _GENERATION.items()):
         return _OwnBatches(server.title) if server.batches else None
     return _OwnBatches(server.title, server.rules) if server.batches else None
 

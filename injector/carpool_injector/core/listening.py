@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from carpool_injector.core import edits, hosts, invocations, pods, servers
+from carpool_injector.core import command_lines, hosts, invocations, pods, servers
 from carpool_injector.core.servers import Listener, Setting
 
 
@@ -78,7 +78,7 @@ def _given(setting: Setting, source: _Source) -> list[tuple[str, str | None]]:
     found: list[tuple[int, str, str | None]] = []
     for name in setting.names:
         if name.startswith("-"):
-            found += [(at, name, value) for at, _, value in edits.flag_values(source.words, name)]
+            found += [(at, name, value) for at, _, value in command_lines.flag_values(source.words, name)]
             bare = [at for at, word in enumerate(source.words) if word == name]
             found += [(at + 1, name, "") for at in bare if at + 1 == len(source.words)]
             if setting.kind == "file" and len(name) == 2:
@@ -146,13 +146,13 @@ def _told(setting: Setting, name: str, value: str | None, container: pods.Contai
         name, value = reference[1], container.variable(reference[1]) or ""
     if name.startswith("-") and invocations.of(container).is_shell:
         return Told(None, "a shell runs it")
-    port = edits.port_in(value)
+    port = command_lines.port_in(value)
     return Told(None if port is None else PortSetting(name, port, True), f"{name} names no port")
 
 
 def is_off(listener: Listener, container: pods.Container) -> bool:
     """Whether its switch says that it does not listen; the last one counts."""
-    last = edits.last_value(container.words, listener.switch) if listener.switch else None
+    last = command_lines.last_value(container.words, listener.switch) if listener.switch else None
     return last is not None and last.lower() in _NO
 
 
@@ -337,10 +337,10 @@ def _told_as_usual(container: pods.Container, runs: Sequence[invocations.Invocat
     found: list[Reach] = []  # the strongest first
     for run in runs:
         source, words = _of(container, run), (run.program, *run.behind)
-        ports = set(edits.ports_in_flags(words))
+        ports = set(command_lines.ports_in_flags(words))
         is_of_another = run is not runs[-1] or (ports and port not in ports)
         for flag in _HOST_FLAGS:
-            for _, _, value in list(edits.flag_values(words, flag))[-1:]:
+            for _, _, value in list(command_lines.flag_values(words, flag))[-1:]:
                 kind, named = _address(_expanded(value, source))
                 if named == port:
                     exact.append(Reach(kind, f"{flag} {value}"))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from carpool_injector.core import edits, model, pods, references
+from carpool_injector.core import command_lines, edits, model, pods, references
 from carpool_injector.core.refusals import Reason
 
 Action = tuple[str, model.Object]
@@ -208,7 +208,7 @@ def _is_port(value: Any) -> bool:
 
 
 def _istio(pod: pods.Pod) -> Mesh | None:
-    proxy = next((each for each in pod.all_containers if each.name == _ISTIO), None)
+    proxy = pod.any_container(_ISTIO)
     if proxy is None:
         return None
     probers = _object(proxy.variable(_PROBERS) or "{}")
@@ -233,9 +233,9 @@ def _seen(pod: pods.Pod, proxy: pods.Container) -> list[pods.Container]:
 
 def _status_port(pod: pods.Pod, proxy: pods.Container) -> int:
     """Where the proxy's agent answers the kubelet; 0: nowhere."""
-    chosen = pod.metadata.annotations.get(_STATUS_PORT, "")
-    if chosen.isascii() and chosen.isdecimal() and len(chosen) <= 5 and int(chosen) <= _LAST_PORT:
-        return int(chosen)
+    chosen = command_lines.whole(pod.metadata.annotations.get(_STATUS_PORT))
+    if chosen is not None and chosen <= _LAST_PORT:
+        return chosen
     of_mesh = (_object(proxy.variable("PROXY_CONFIG") or "{}") or {}).get("statusPort")
     return of_mesh if type(of_mesh) is int and _is_port(of_mesh) else _USUAL_STATUS_PORT
 
@@ -309,12 +309,11 @@ def _is_kumas(header: Any) -> bool:
 
 
 def _kuma(pod: pods.Pod) -> Mesh | None:
-    if not any(each.name == _KUMA for each in pod.all_containers):
+    if pod.any_container(_KUMA) is None:
         return None
-    found = [pod.metadata.annotations.get(key, "") for key in _KUMAS_PORTS]
-    ports = [int(text) for text in found if text.isascii() and text.isdecimal() and len(text) <= 5]
-    ports = [port for port in ports if _is_port(port)]
-    return _Kuma(ports[0], takes_more=True) if ports else None
+    found = (command_lines.whole(pod.metadata.annotations.get(key)) for key in _KUMAS_PORTS)
+    port = next((each for each in found if each is not None and _is_port(each)), None)
+    return _Kuma(port, takes_more=True) if port is not None else None
 
 
 _ISTIOS_EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"
@@ -342,12 +341,15 @@ def check(pod: pods.Pod, admin_port: int) -> None:
 def advice(pod: pods.Pod, admin_port: int) -> Iterator[str]:
     """Warnings of what a strict mesh would keep from the sidecar, each with the annotation that helps."""
     annotations = pod.metadata.annotations
-    if _istio_asks_nothing(pod) and not includes_port(annotations.get(_ISTIOS_EXCLUDED, ""), admin_port):
+    mesh = answers(pod)
+    asks_nothing = pod.any_container(_ISTIO) is not None and (mesh is None or not mesh.takes_more)
+    if asks_nothing and not includes_port(annotations.get(_ISTIOS_EXCLUDED, ""), admin_port):
         yield (
             "Istio does not ask probes of this pod in the kubelet's place; with strict mTLS set "
             f'{_ISTIOS_EXCLUDED}: "{admin_port}"'
         )
-    policy = _linkerds_policy(pod)
+    linkerd = pod.any_container(_LINKERD)
+    policy = (linkerd.variable(_LINKERDS_POLICY) if linkerd else None) or ""
     is_open = not policy or policy == "audit" or policy.endswith("-unauthenticated")
     if not is_open and not includes_port(annotations.get(_LINKERDS_EXCLUDED, ""), admin_port):
         yield (
@@ -356,22 +358,11 @@ def advice(pod: pods.Pod, admin_port: int) -> Iterator[str]:
         )
 
 
-def _istio_asks_nothing(pod: pods.Pod) -> bool:
-    mesh = answers(pod)
-    has_istio = any(each.name == _ISTIO for each in pod.all_containers)
-    return has_istio and (mesh is None or not mesh.takes_more)
-
-
-def _linkerds_policy(pod: pods.Pod) -> str:
-    proxies = (each for each in pod.all_containers if each.name == _LINKERD)
-    return next((each.variable(_LINKERDS_POLICY) or "" for each in proxies), "")
-
-
 def includes_port(text: str, port: int) -> bool:
     """Whether a comma-separated list of ports and ranges (`8000-8100`) names a port."""
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
-        bounds = [int(each) for each in (low, high or low) if each.isascii() and each.isdecimal() and len(each) <= 5]
-        if len(bounds) == 2 and bounds[0] <= port <= bounds[1]:
+        first, last = command_lines.whole(low), command_lines.whole(high or low)
+        if first is not None and last is not None and first <= port <= last:
             return True
     return False

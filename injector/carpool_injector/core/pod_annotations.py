@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import alias_generators
 
-from carpool_injector.core import model, pods, refusals, values
+from carpool_injector.core import command_lines, model, pods, refusals, values
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 
@@ -149,7 +149,7 @@ def batcher_warnings(pod: pods.Pod) -> Iterator[str]:
 
 
 def _is_usable(text: str, largest: int) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 9 and 0 < int(text) <= largest
+    return 0 < (command_lines.whole(text, digits=9) or 0) <= largest
 
 
 _Port = Annotated[int, pydantic.Field(ge=1, le=65535)]

@@ -16,8 +16,12 @@ from pydantic import alias_generators
 from carpool_injector.core import model, refusals
 
 MESH_PROXIES = ("istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane")
-_INFRASTRUCTURE = {"queue-proxy", "daprd", "istio-validation", *MESH_PROXIES, model.CONTAINER}
-_OF_KSERVE = {"agent", "modelcar", "storage-initializer"}
+QUEUE_PROXY, USER_PORT = "queue-proxy", "USER_PORT"
+"""Knative's proxy in front of the app, and its variable for the port to which it sends."""
+AGENT = "agent"
+"""KServe's agent in front of the app."""
+_INFRASTRUCTURE = {QUEUE_PROXY, "daprd", "istio-validation", *MESH_PROXIES, model.CONTAINER}
+_OF_KSERVE = {AGENT, "modelcar", "storage-initializer"}
 KSERVE_POD = "serving.kserve.io/inferenceservice"
 """The label of pods that KServe made."""
 COMPONENT = "component"
@@ -54,7 +58,7 @@ _FRONTS = {
     "squid", "varnish",
 }  # fmt: skip
 
-MIRRORED = {"queue-proxy", "agent", model.CONTAINER}
+MIRRORED = {QUEUE_PROXY, AGENT, model.CONTAINER}
 """Containers whose ports say nothing about the app: they come and go with webhooks, in any order."""
 
 
@@ -221,6 +225,10 @@ class Container(_View):
         """The declared ports over TCP."""
         return [entry for entry in self.ports if entry.is_tcp]
 
+    def declared(self, port: int) -> list[Port]:
+        """Those over TCP with this number."""
+        return [entry for entry in self.tcp_ports if entry.container_port == port]
+
     @property
     def handlers(self) -> Iterator[tuple[str, Handler]]:
         """Probes and hooks, by what they are called."""
@@ -364,6 +372,10 @@ class Pod(_View):
     def container(self, name: str) -> Container | None:
         """The regular container of that name."""
         return next((container for container in self.spec.containers if container.name == name), None)
+
+    def any_container(self, name: str) -> Container | None:
+        """The container of that name, init containers included."""
+        return next((container for container in self.all_containers if container.name == name), None)
 
     @property
     def apps(self) -> tuple[Container, ...]:

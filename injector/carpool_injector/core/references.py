@@ -49,7 +49,7 @@ _ANSWERED = "the sidecar answers there"
 
 def find(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortSetting | None) -> list[Reference]:
     """All places that name the app's port; `setting` is the one by which the app is told another."""
-    found = [Reference(app.name, "the declared port", port, Fate.FOLLOWS) for _ in _declared(app, port)]
+    found = [Reference(app.name, "the declared port", port, Fate.FOLLOWS) for _ in app.declared(port)]
     if setting is not None and setting.present:
         found.append(Reference(app.name, str(setting), port, Fate.FOLLOWS))
     for container in _mirroring_nobody(pod):
@@ -67,10 +67,6 @@ def staying(pod: pods.Pod, app: pods.Container, port: int, setting: listening.Po
 
 def _mirroring_nobody(pod: pods.Pod) -> Iterator[pods.Container]:
     return (each for each in pod.all_containers if each.name not in pods.MIRRORED)
-
-
-def _declared(container: pods.Container, port: int) -> list[pods.Port]:
-    return [entry for entry in container.tcp_ports if entry.container_port == port]
 
 
 def _in_handlers(
@@ -102,9 +98,10 @@ def _in_settings(
 ) -> Iterator[Reference]:
     """Words and variables with the port in them. In the app's own they are for callers of its, or for itself."""
     told_by = setting.name if setting and container.name == app.name else ""
-    telling = {at for at, _, _ in edits.flag_values(container.words, told_by)} if told_by.startswith("-") else set()
+    values = command_lines.flag_values(container.words, told_by) if told_by.startswith("-") else ()
+    telling = {at for at, _, _ in values}
     words = [word for at, word in enumerate(container.words) if at not in telling]
-    if port in (*command_lines.ports(words), *edits.ports_in_flags(words)):
+    if port in (*command_lines.ports(words), *command_lines.ports_in_flags(words)):
         yield Reference(container.name, "an argument", port, Fate.STAYS, _ANSWERED)
     for name, value in container.literals:
         # Most of hundreds of variables do not have it.
@@ -120,10 +117,10 @@ def ports_named(pod: pods.Pod) -> Iterator[int]:
         for _, handler in container.handlers:
             yield from (action.port for action in handler.actions if isinstance(action.port, int))
             yield from command_lines.ports(handler.words)
-        yield from edits.ports_in_flags(container.words)
+        yield from command_lines.ports_in_flags(container.words)
         for name, value in container.literals:
-            if "PORT" in name and value.isascii() and value.isdecimal() and len(value) <= 5:
-                yield int(value)
+            number = command_lines.whole(value) if "PORT" in name else None
+            yield from [] if number is None else [number]
 
 
 def callers_within(pod: pods.Pod, app: pods.Container, port: int) -> list[str]:
@@ -143,7 +140,7 @@ def proof_of_reach(pod: pods.Pod, app: pods.Container, port: int, called: Called
     In the pod that is a probe or hook of the kubelet's, which calls the pod's address, or a port of the node. None
     where nothing shows it.
     """
-    declared = _declared(app, port)
+    declared = app.declared(port)
     handlers = (each for held in _mirroring_nobody(pod) for each in _in_handlers(held, app, port, None))
     if any(entry.host_port for entry in declared) or any(each.from_outside for each in handlers):
         return ""
@@ -374,8 +371,8 @@ def _tell(app: model.Object, told_by: str, old: int, new: int) -> None:
     value = edits.variable(app, told_by) or ""
     if told_by.startswith("-"):
         edits.change_flag_port(app, told_by, old, new)
-    elif edits.port_in(value) == old:
-        edits.set_variable(app, told_by, edits.with_port(value, new))
+    elif command_lines.port_in(value) == old:
+        edits.set_variable(app, told_by, command_lines.with_port(value, new))
 
 
 def _add(app: model.Object, told_by: str, port: int) -> None:
@@ -388,7 +385,7 @@ def _add(app: model.Object, told_by: str, port: int) -> None:
 def _drop(app: model.Object, told_by: str, port: int) -> None:
     if told_by.startswith("-"):
         edits.drop_words(app, "args", [f"{told_by}={port}"])
-    elif edits.port_in(edits.variable(app, told_by) or "") == port:
+    elif command_lines.port_in(edits.variable(app, told_by) or "") == port:
         edits.remove_variable(app, told_by)
 
 
@@ -401,9 +398,9 @@ def edited(app: model.Object, name: str, moves: Sequence[model.Move]) -> Iterato
         if each.told_by is None:
             continue
         words = [*(app.get("command") or ()), *(app.get("args") or ())]
-        values = [value for _, _, value in edits.flag_values(words, each.told_by)]
+        values = [value for _, _, value in command_lines.flag_values(words, each.told_by)]
         held = values if each.told_by.startswith("-") else [edits.variable(app, each.told_by) or ""]
-        if each.new not in map(edits.port_in, held):
+        if each.new not in map(command_lines.port_in, held):
             yield (
                 f"{each.told_by} of container {name!r} does not say {each.new}, as it did once it was injected: it "
                 f"stays as it is; see that the app listens on {each.old} again"

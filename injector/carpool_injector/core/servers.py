@@ -109,6 +109,13 @@ def _address(*names: str, several: bool = False) -> Setting:
     return Setting("address", names, several)
 
 
+def _usual(
+    prefix: str, port: tuple[str, ...] = ("--port",), host: tuple[str, ...] = ("--host",)
+) -> tuple[Setting, ...]:
+    """Flags for port and host, and variables that begin with `prefix`, which are weaker."""
+    return _port(*port), _port(f"{prefix}_PORT"), _host(*host), _host(f"{prefix}_HOST")
+
+
 def _file(*names: str) -> Setting:
     return Setting("file", names)
 
@@ -187,8 +194,7 @@ SERVERS = (
         images=("text-embeddings-inference",), batches=True, rules=("tei-embed", _OPENAI),
     ),
     Server(
-        "Infinity", Listener(7997, (_port("--port"), _port("INFINITY_PORT"), _host("--host"), _host("INFINITY_HOST")),
-                             adds="--port"),
+        "Infinity", Listener(7997, _usual("INFINITY"), adds="--port"),
         programs=("infinity_emb",), subcommands=("v1", "v2"), batches=True, rules=(_OPENAI,),
     ),
     Server(
@@ -199,8 +205,7 @@ SERVERS = (
     Server(
         "llama.cpp's server",
         Listener(
-            8080, (_port("--port"), _port("LLAMA_ARG_PORT"), _host("--host"), _host("LLAMA_ARG_HOST")), LOOPBACK,
-            adds="--port",
+            8080, _usual("LLAMA_ARG"), LOOPBACK, adds="--port",
             tls=("--ssl-key-file", "--ssl-cert-file", "LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE"),
         ),
         programs=("llama-server",), opened_by=("ggml-org/llama.cpp", "ggerganov/llama.cpp"), batches=True,
@@ -219,22 +224,16 @@ SERVERS = (
         batches=True,
     ),
     Server(
-        "carpool-predictor",
-        Listener(
-            8080, (_port("--port"), _port("CARPOOL_PREDICTOR_PORT"), _host("--host"), _host("CARPOOL_PREDICTOR_HOST")),
-            adds="CARPOOL_PREDICTOR_PORT",
-        ),
+        "carpool-predictor", Listener(8080, _usual("CARPOOL_PREDICTOR"), adds="CARPOOL_PREDICTOR_PORT"),
         programs=("carpool-predictor",), images=("carpool-predictor",),
     ),
     Server(
-        "BentoML", Listener(3000, (_port("--port", "-p"), _port("BENTOML_PORT"), _host("--host"),
-                                   _host("BENTOML_HOST")), adds="BENTOML_PORT", tls=_OF_UVICORN),
+        "BentoML", Listener(3000, _usual("BENTOML", ("--port", "-p")), adds="BENTOML_PORT", tls=_OF_UVICORN),
         programs=("bentoml",), subcommands=("serve", "serve-http"),
     ),
     # Not `mlflow server`, which keeps the records of experiments.
     Server(
-        "MLflow", Listener(5000, (_port("--port", "-p"), _port("MLFLOW_PORT"), _host("--host", "-h"),
-                                  _host("MLFLOW_HOST")), LOOPBACK, adds="--port"),
+        "MLflow", Listener(5000, _usual("MLFLOW", ("--port", "-p"), ("--host", "-h")), LOOPBACK, adds="--port"),
         programs=("mlflow",), subcommands=("models serve",),
     ),
     # Where PORT is set, and nothing else says where, it listens on all addresses.
@@ -249,8 +248,8 @@ SERVERS = (
     Server(
         "Uvicorn",
         Listener(
-            8000, (_elsewhere("--uds", "--fd", "UVICORN_UDS", "UVICORN_FD"), _port("--port"), _port("UVICORN_PORT"),
-                   _host("--host"), _host("UVICORN_HOST")), LOOPBACK, adds="UVICORN_PORT",
+            8000, (_elsewhere("--uds", "--fd", "UVICORN_UDS", "UVICORN_FD"), *_usual("UVICORN")), LOOPBACK,
+            adds="UVICORN_PORT",
             tls=(*_OF_UVICORN, "UVICORN_SSL_KEYFILE", "UVICORN_SSL_CERTFILE"),
         ),
         programs=("uvicorn",), serves="apps",
@@ -263,8 +262,7 @@ SERVERS = (
     Server(
         "Granian",
         Listener(
-            8000, (_elsewhere("--uds", "GRANIAN_UDS"), _port("--port"), _port("GRANIAN_PORT"), _host("--host"),
-                   _host("GRANIAN_HOST")), LOOPBACK, adds="--port",
+            8000, (_elsewhere("--uds", "GRANIAN_UDS"), *_usual("GRANIAN")), LOOPBACK, adds="--port",
             tls=("--ssl-certificate", "--ssl-keyfile", "GRANIAN_SSL_CERTIFICATE", "GRANIAN_SSL_KEYFILE"),
         ),
         programs=("granian",), serves="apps",
@@ -289,8 +287,8 @@ SERVERS = (
         programs=("fastapi",), subcommands=("dev",), serves="apps",
     ),
     Server(
-        "Flask", Listener(5000, (_port("--port", "-p"), _port("FLASK_RUN_PORT"), _host("--host", "-h"),
-                                 _host("FLASK_RUN_HOST")), LOOPBACK, adds="--port", tls=("--cert", "FLASK_RUN_CERT")),
+        "Flask", Listener(5000, _usual("FLASK_RUN", ("--port", "-p"), ("--host", "-h")), LOOPBACK, adds="--port",
+                          tls=("--cert", "FLASK_RUN_CERT")),
         programs=("flask",), subcommands=("run",), serves="apps",
     ),
     Server(
@@ -306,8 +304,8 @@ SERVERS = (
         "Litestar",
         Listener(
             8000, (_elsewhere("--unix-domain-socket", "--uds", "-U", "--file-descriptor", "--fd", "-F"),
-                   _port("--port", "-p"), _port("LITESTAR_PORT"), _host("--host", "-H"), _host("LITESTAR_HOST")),
-            LOOPBACK, adds="--port", tls=(*_OF_UVICORN, "LITESTAR_SSL_CERT_PATH", "LITESTAR_SSL_KEY_PATH"),
+                   *_usual("LITESTAR", ("--port", "-p"), ("--host", "-H"))), LOOPBACK, adds="--port",
+            tls=(*_OF_UVICORN, "LITESTAR_SSL_CERT_PATH", "LITESTAR_SSL_KEY_PATH"),
         ),
         programs=("litestar",), subcommands=("run",), serves="apps",
     ),
@@ -326,8 +324,8 @@ SERVERS = (
         programs=("gradio",), marks=("GRADIO_SERVER_NAME", "GRADIO_SERVER_PORT"), serves="pages",
     ),
     Server(
-        "Chainlit", Listener(8000, (_port("--port"), _port("CHAINLIT_PORT"), _host("--host"), _host("CHAINLIT_HOST")),
-                             LOOPBACK, adds="--port", tls=("--ssl-cert", "CHAINLIT_SSL_CERT")),
+        "Chainlit", Listener(8000, _usual("CHAINLIT"), LOOPBACK, adds="--port",
+                             tls=("--ssl-cert", "CHAINLIT_SSL_CERT")),
         programs=("chainlit",), subcommands=("run",), serves="pages",
     ),
     Server(

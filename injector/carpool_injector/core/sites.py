@@ -12,16 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool_injector.core import (
-    edits,
-    listening,
-    model,
-    pod_annotations,
-    pods,
-    references,
-    servers,
-    values,
-)
+from carpool_injector.core import command_lines, listening, model, pod_annotations, pods, references, servers, values
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
 
@@ -61,7 +52,7 @@ def is_for_grpc(entry: pods.Port) -> bool:
 
 def entry_of(container: pods.Container, port: int) -> pods.Port | None:
     """The declaration of a port, None where there is none. Raises `Refusal` where there are several."""
-    found = [entry for entry in container.tcp_ports if entry.container_port == port]
+    found = container.declared(port)
     if len(found) > 1:
         raise Reason.PORT_DECLARED_TWICE(container=container.name, port=port)
     return found[0] if found else None
@@ -105,8 +96,8 @@ def _check_own_grpc(container: pods.Container, port: int) -> None:
 
 
 def _told_by_flag(listener: servers.Listener, container: pods.Container, default: int | None) -> int | None:
-    values = [edits.last_value(container.words, flag) for flag in listener.names("port")]
-    return next((edits.port_in(value) for value in values if value is not None), default)
+    values = [command_lines.last_value(container.words, flag) for flag in listener.names("port")]
+    return next((command_lines.port_in(value) for value in values if value is not None), default)
 
 
 def _check_grpc(container: pods.Container, port: int, signs: Sequence[str]) -> None:
@@ -152,14 +143,14 @@ def _is_called(pod: pods.Pod, port: int, proxies: Sequence[str]) -> bool:
 
     Knative's queue-proxy says which port it calls.
     """
-    queue = pod.container("queue-proxy")
+    queue = pod.container(pods.QUEUE_PROXY)
     if proxies:
-        return queue is not None and queue.variable("USER_PORT") == str(port)
+        return queue is not None and queue.variable(pods.USER_PORT) == str(port)
     return queue is not None or is_kserve(pod)
 
 
 def _name_of_port(container: pods.Container, port: int) -> str:
-    return next((entry.name for entry in container.tcp_ports if entry.container_port == port and entry.name), "")
+    return next((entry.name for entry in container.declared(port) if entry.name), "")
 
 
 def _is_named(name: str, words: Sequence[str]) -> bool:
@@ -310,12 +301,12 @@ def is_kserve(pod: pods.Pod) -> bool:
 
 def is_knative(pod: pods.Pod) -> bool:
     """Whether Knative's queue-proxy stands in front of the app."""
-    return pod.container("queue-proxy") is not None
+    return pod.container(pods.QUEUE_PROXY) is not None
 
 
 def _is_sent_http2(pod: pods.Pod) -> bool:
     """Whether Knative was told h2c: it calls the app's port user-port all the same, and queue-proxy has another one."""
-    queue = pod.container("queue-proxy")
+    queue = pod.container(pods.QUEUE_PROXY)
     return queue is not None and any(port.container_port == _KNATIVES_HTTP2_PORT for port in queue.ports)
 
 

@@ -7,10 +7,11 @@ DENY matches nobody, an allowance does not let them in. No webhook sees that, as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from carpool_injector.core import model
+from carpool_injector.core import command_lines, model
 
 
 class Resource(NamedTuple):
@@ -20,20 +21,6 @@ class Resource(NamedTuple):
     version: str
     plural: str
     kind: str
-
-
-_SERVICE = ("", "Service")
-POLICIES = (
-    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
-    Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"),
-    Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"),
-    Resource("security.istio.io", "v1beta1", "peerauthentications", "PeerAuthentication"),
-    Resource("security.istio.io", "v1beta1", "authorizationpolicies", "AuthorizationPolicy"),
-    Resource("policy.linkerd.io", "v1beta1", "servers", "Server"),
-)
-"""Policies whose ports are those of pods."""
-KINDS = {_SERVICE, *((each.group, each.kind) for each in POLICIES)}
-"""Group and kind of whatever is looked at here."""
 
 
 class Placed(NamedTuple):
@@ -89,29 +76,13 @@ def _past(service: model.Object, plan: model.Plan, names: Mapping[str, int], mov
 def policies_that_miss(things: Sequence[model.Object], placed: Placed, moved: Mapping[int, int]) -> Iterator[str]:
     """A warning for each policy with a rule that names one of the app's ports by number, and not the sidecar's."""
     for thing in things:
-        reader = _READERS.get(_group_kind(thing))
-        if reader is None or not (_names_no_namespace(thing) or _applies(thing, placed)):
-            continue
-        specs = [_part(thing, "spec"), *_members(thing.get("specs"))]
-        rules = [rule for spec in specs for rule in reader(spec, placed.pod)]
+        rules = list(_rules(thing, placed))
         for app, listen in moved.items():
             if any(_includes(rule, app) and not _includes(rule, listen) for rule in rules):
                 yield (
                     f"{_describe(thing)} names port {app}, and callers come to the sidecar on {listen}, of which it "
                     f"does not speak: name {listen} there as well"
                 )
-
-
-def _names_no_namespace(thing: model.Object) -> bool:
-    """Who applies a policy says in which namespace then, which may well be the pod's."""
-    return not _part(thing, "metadata").get("namespace")
-
-
-def _applies(thing: model.Object, placed: Placed) -> bool:
-    if thing.get("kind") == "CiliumClusterwideNetworkPolicy":
-        return True
-    namespace = _part(thing, "metadata").get("namespace") or placed.default
-    return bool(namespace == placed.namespace)
 
 
 _Rule = Sequence[tuple[int, int]]
@@ -123,51 +94,33 @@ def _includes(rule: _Rule, port: int) -> bool:
     return any(first <= port <= last for first, last in rule)
 
 
-def _of_network_policy(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
-    if _selects(spec.get("podSelector"), pod):
-        yield from (_ranges(rule.get("ports")) for rule in _members(spec.get("ingress")))
+def _rules(thing: model.Object, placed: Placed) -> Iterator[_Rule]:
+    """What a policy that is for the pod says of ports; nothing for other objects.
 
-
-def _of_cilium(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
-    if not _selects(_without_sources(spec.get("endpointSelector")), pod):
+    Who applies a policy without a namespace says in which one then, which may well be the pod's.
+    """
+    form, namespace = _FORMS.get(_group_kind(thing)), _part(thing, "metadata").get("namespace")
+    if form is None or (form.has_namespace and namespace and namespace != placed.namespace):
         return
+    for spec in [_part(thing, "spec"), *_members(thing.get("specs"))]:
+        if _selects(form.plain(spec.get(form.selector)), placed.pod):
+            yield from form.rules(spec)
+
+
+def _of_network_policy(spec: model.Object) -> Iterator[_Rule]:
+    return (_ranges(rule.get("ports")) for rule in _members(spec.get("ingress")))
+
+
+def _of_cilium(spec: model.Object) -> Iterator[_Rule]:
     for rule in [*_members(spec.get("ingress")), *_members(spec.get("ingressDeny"))]:
         yield _ranges([port for each in _members(rule.get("toPorts")) for port in _members(each.get("ports"))])
 
 
-_SOURCES = ("k8s:", "any:")
+def _of_peer_authentication(spec: model.Object) -> Iterator[_Rule]:
+    yield _single(_part(spec, "portLevelMtls"))
 
 
-def _without_sources(selector: Any) -> model.Object:
-    """Cilium's selector with its labels as pods have them: theirs may say that they come from Kubernetes, or anywhere.
-
-    A pod's namespace, which is a label to Cilium, is no condition here.
-    """
-
-    def plain(key: Any) -> str:
-        source = next((each for each in _SOURCES if str(key).startswith(each)), "")
-        return str(key).removeprefix(source)
-
-    found = selector if isinstance(selector, dict) else {}
-    labels = {plain(key): value for key, value in _part(found, "matchLabels").items()}
-    wishes = [{**each, "key": plain(each.get("key"))} for each in _members(found.get("matchExpressions"))]
-    return {
-        "matchLabels": {key: value for key, value in labels.items() if not key.startswith(_OF_NAMESPACE)},
-        "matchExpressions": [each for each in wishes if not each["key"].startswith(_OF_NAMESPACE)],
-    }
-
-
-_OF_NAMESPACE = ("io.kubernetes.pod.namespace", "io.cilium.k8s.namespace.labels.")
-
-
-def _of_peer_authentication(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
-    if _selects(spec.get("selector"), pod):
-        yield _single(_part(spec, "portLevelMtls"))
-
-
-def _of_authorization_policy(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
-    if not _selects(spec.get("selector"), pod):
-        return
+def _of_authorization_policy(spec: model.Object) -> Iterator[_Rule]:
     for rule in _members(spec.get("rules")):
         operations = [_part(each, "operation") for each in _members(rule.get("to"))]
         held = [each.get(key) for each in operations for key in ("ports", "notPorts")]
@@ -176,23 +129,12 @@ def _of_authorization_policy(spec: model.Object, pod: model.Object) -> Iterator[
         yield _single([text for each in held for text in _list(each)])
 
 
-def _of_linkerd_server(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
-    if _selects(spec.get("podSelector"), pod):
-        yield _single([spec.get("port")])
+def _of_linkerd_server(spec: model.Object) -> Iterator[_Rule]:
+    yield _single([spec.get("port")])
 
 
 def _single(ports: Iterable[Any]) -> _Rule:
     return [(port, port) for port in map(_number, ports) if port is not None]
-
-
-_READERS: Mapping[tuple[str, str], Callable[[model.Object, model.Object], Iterator[_Rule]]] = {
-    ("networking.k8s.io", "NetworkPolicy"): _of_network_policy,
-    ("cilium.io", "CiliumNetworkPolicy"): _of_cilium,
-    ("cilium.io", "CiliumClusterwideNetworkPolicy"): _of_cilium,
-    ("security.istio.io", "PeerAuthentication"): _of_peer_authentication,
-    ("security.istio.io", "AuthorizationPolicy"): _of_authorization_policy,
-    ("policy.linkerd.io", "Server"): _of_linkerd_server,
-}
 
 
 def _ranges(ports: Any) -> _Rule:
@@ -209,6 +151,58 @@ def _ranges(ports: Any) -> _Rule:
     return found if ports else [_ALL]
 
 
+_SOURCE = re.compile("^(k8s|any):")
+_OF_NAMESPACE = re.compile(r"io\.kubernetes\.pod\.namespace|io\.cilium\.k8s\.namespace\.labels\.")
+
+
+def _without_sources(selector: Any) -> model.Object:
+    """Cilium's selector with its labels as pods have them: theirs may say that they come from Kubernetes, or anywhere.
+
+    A pod's namespace, which is a label to Cilium, is no condition here.
+    """
+
+    def plain(key: Any) -> str:
+        return _SOURCE.sub("", str(key))
+
+    found = selector if isinstance(selector, dict) else {}
+    labels = {plain(key): value for key, value in _part(found, "matchLabels").items()}
+    wishes = [{**each, "key": plain(each.get("key"))} for each in _members(found.get("matchExpressions"))]
+    return {
+        "matchLabels": {key: value for key, value in labels.items() if not _OF_NAMESPACE.match(key)},
+        "matchExpressions": [each for each in wishes if not _OF_NAMESPACE.match(each["key"])],
+    }
+
+
+class _Form(NamedTuple):
+    """Where a kind of policy says which pods and which ports it is for; `plain` makes its selector one of labels."""
+
+    rules: Callable[[model.Object], Iterator[_Rule]]
+    selector: str = "selector"
+    plain: Callable[[Any], Any] = lambda selector: selector
+    has_namespace: bool = True
+
+
+_ISTIO = ("security.istio.io", "v1beta1")
+_POLICIES = {
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"): _Form(_of_network_policy, "podSelector"),
+    Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"): _Form(
+        _of_cilium, "endpointSelector", _without_sources
+    ),
+    Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"): _Form(
+        _of_cilium, "endpointSelector", _without_sources, has_namespace=False
+    ),
+    Resource(*_ISTIO, "peerauthentications", "PeerAuthentication"): _Form(_of_peer_authentication),
+    Resource(*_ISTIO, "authorizationpolicies", "AuthorizationPolicy"): _Form(_of_authorization_policy),
+    Resource("policy.linkerd.io", "v1beta1", "servers", "Server"): _Form(_of_linkerd_server, "podSelector"),
+}
+_FORMS = {(each.group, each.kind): form for each, form in _POLICIES.items()}
+POLICIES = tuple(_POLICIES)
+"""Policies whose ports are those of pods."""
+_SERVICE = ("", "Service")
+KINDS = {_SERVICE, *_FORMS}
+"""Group and kind of whatever is looked at here."""
+
+
 def _selects(selector: Any, pod: model.Object) -> bool:
     """Whether a label selector, of any of the forms that policies have, selects a pod; empty ones select all."""
     labels = _part(_part(pod, "metadata"), "labels")
@@ -220,8 +214,7 @@ def _selects(selector: Any, pod: model.Object) -> bool:
 
 
 def _meets(wish: model.Object, labels: Mapping[str, Any]) -> bool:
-    key, values = wish.get("key"), _list(wish.get("values"))
-    value = labels.get(str(key))
+    value, values = labels.get(str(wish.get("key"))), _list(wish.get("values"))
     found = {
         "In": value in values, "NotIn": value not in values, "Exists": value is not None, "DoesNotExist": value is None,
     }  # fmt: skip
@@ -232,7 +225,8 @@ def _services(things: Sequence[model.Object], placed: Placed) -> Iterator[model.
     for thing in things:
         selector = _part(thing, "spec").get("selector")
         is_service = _group_kind(thing) == _SERVICE and isinstance(selector, dict) and selector
-        if is_service and _selects({"matchLabels": selector}, placed.pod) and _applies(thing, placed):
+        namespace = _part(thing, "metadata").get("namespace") or placed.default
+        if is_service and namespace == placed.namespace and _selects({"matchLabels": selector}, placed.pod):
             yield thing
 
 
@@ -251,9 +245,8 @@ def _names(pod: model.Object, container: str) -> dict[str, int]:
 
 
 def _number(value: Any) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 5:
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    number = command_lines.whole(value) if isinstance(value, str) else value
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def _group_kind(thing: model.Object) -> tuple[str, str]:

@@ -16,13 +16,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from carpool_injector.core import edits, model, pod_annotations, pods, sites
+from carpool_injector.core import command_lines, edits, model, pod_annotations, pods, sites
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import by_port
 from carpool_injector.core.takeover.context import KSERVE_AGENT_PORT, Context, Listens, Ports
 
-AGENT = "agent"
 _INTERNAL = "internal.serving.kserve.io/"
 _LOGGER, _PULLER = _INTERNAL + "logger", _INTERNAL + "agent"
 # Flags of the agent, and whether their value is a word of its own as KServe writes them.
@@ -55,7 +54,7 @@ def find_agent(pod: pods.Pod) -> Agent:
     """KServe's agent as the pod's annotations and containers show it; none in pods that are not KServe's."""
     if not sites.is_kserve(pod):
         return Agent(batches=False, logs=False, pulls=False, present=False)
-    container = pod.container(AGENT)
+    container = pod.container(pods.AGENT)
     words = container.words if container else ()
     flags = {word.partition("=")[0] for word in words}
     annotations = pod.metadata.annotations
@@ -121,11 +120,11 @@ def apply_agent(draft: Draft, planned: model.Plan, pod: pods.Pod) -> None:
     agent = find_agent(pod)
     draft.unannotate(pods.BATCHER)
     if agent.present and not agent.stays:
-        draft.remove("containers", AGENT)
+        draft.remove("containers", pods.AGENT)
     elif agent.present:
-        container = draft.container(AGENT)
+        container = draft.container(pods.AGENT)
         container["args"] = edits.without_flags(container.get("args") or [], _BATCHER_FLAGS)
-        for at, before, _ in list(edits.flag_values(container["args"], _PORT_FLAG)):
+        for at, before, _ in list(command_lines.flag_values(container["args"], _PORT_FLAG)):
             container["args"][at] = f"{before}{planned.listen_port}"
 
 
@@ -142,19 +141,17 @@ def revert_agent(draft: Draft, done: pod_annotations.Injected) -> None:
     """Give KServe its annotation back (its webhook adds the agent again), and let the agent send to the app."""
     if done.batcher is not None:
         draft.annotate(pods.BATCHER, done.batcher)
-    if draft.has(AGENT):
-        edits.change_flag_port(draft.container(AGENT), _PORT_FLAG, done.listen_port, done.app_port)
+    if draft.has(pods.AGENT):
+        edits.change_flag_port(draft.container(pods.AGENT), _PORT_FLAG, done.listen_port, done.app_port)
 
 
-QUEUE_PROXY = "queue-proxy"
-_PORT = "USER_PORT"
 PROBE = "SERVING_READINESS_PROBE"
 
 
 def plan_queue_proxy(asked: Context, native: bool) -> model.Plan:
     """queue-proxy sends to the sidecar. Raises `Refusal` where it is not there."""
     site = asked.site
-    if asked.pod.container(QUEUE_PROXY) is None:
+    if asked.pod.container(pods.QUEUE_PROXY) is None:
         raise Reason.NO_QUEUE_PROXY()
     stays = find_agent(asked.pod).stays
     if stays:
@@ -177,15 +174,15 @@ def apply_queue_proxy(draft: Draft, planned: model.Plan, pod: pods.Pod) -> str |
     """Put the sidecar behind queue-proxy (or an agent that stays). Returns the probe that asked the app."""
     agent = find_agent(pod)
     apply_agent(draft, planned, pod)
-    queue = draft.container(QUEUE_PROXY)
+    queue = draft.container(pods.QUEUE_PROXY)
     probe = _probe(edits.variable(queue, PROBE))
     behind_agent = agent.present and agent.stays
     if not behind_agent:
-        edits.set_variable(queue, _PORT, str(planned.grpc_listen_port or planned.listen_port))
+        edits.set_variable(queue, pods.USER_PORT, str(planned.grpc_listen_port or planned.listen_port))
     if probe is not None:
         edits.set_variable(queue, PROBE, _ask_sidecar(planned.admin_port, probe))
     if behind_agent:  # KServe copied queue-proxy's variables into it, as they were at that moment
-        _align(draft.container(AGENT), planned)
+        _align(draft.container(pods.AGENT), planned)
     return probe
 
 
@@ -209,8 +206,8 @@ def _ask_sidecar(admin_port: int, instead_of: str) -> str:
 
 def _align(agent: model.Object, planned: model.Plan) -> None:
     """KServe copies queue-proxy's variables into its agent, as they are at that moment: make both moments the same."""
-    if edits.variable(agent, _PORT) is not None:
-        edits.set_variable(agent, _PORT, str(planned.app_port))
+    if edits.variable(agent, pods.USER_PORT) is not None:
+        edits.set_variable(agent, pods.USER_PORT, str(planned.app_port))
     probe = _probe(edits.variable(agent, PROBE))
     if probe is not None:
         edits.set_variable(agent, PROBE, _ask_sidecar(planned.admin_port, probe))
@@ -219,16 +216,16 @@ def _align(agent: model.Object, planned: model.Plan) -> None:
 def revert_queue_proxy(draft: Draft, done: pod_annotations.Injected) -> None:
     """Let queue-proxy send to the app and probe it again."""
     revert_agent(draft, done)
-    if not draft.has(QUEUE_PROXY):
+    if not draft.has(pods.QUEUE_PROXY):
         return
-    queue = draft.container(QUEUE_PROXY)
+    queue = draft.container(pods.QUEUE_PROXY)
     ours, apps = done.listen_port, done.app_port
     if done.grpc_listen_port and done.grpc_app_port:
         ours, apps = done.grpc_listen_port, done.grpc_app_port
-    if edits.variable(queue, _PORT) == str(ours) and not _is_agents(draft, done):
-        edits.set_variable(queue, _PORT, str(apps))
+    if edits.variable(queue, pods.USER_PORT) == str(ours) and not _is_agents(draft, done):
+        edits.set_variable(queue, pods.USER_PORT, str(apps))
     probe = edits.variable(draft.sidecar() or {}, PROBE)
-    for name in (QUEUE_PROXY, AGENT):
+    for name in (pods.QUEUE_PROXY, pods.AGENT):
         if probe is None or not draft.has(name):
             continue
         if edits.variable(draft.container(name), PROBE) == _ask_sidecar(done.admin_port, probe):
@@ -237,13 +234,13 @@ def revert_queue_proxy(draft: Draft, done: pod_annotations.Injected) -> None:
 
 def _is_agents(draft: Draft, done: pod_annotations.Injected) -> bool:
     """Whether USER_PORT means an agent that stays, which happens to be where a sidecar would listen as well."""
-    agents = (item for item in draft.pod["spec"]["containers"] if item.get("name") == AGENT)
+    agents = (item for item in draft.pod["spec"]["containers"] if item.get("name") == pods.AGENT)
     passes_on = any(is_agent(agent.get("args") or ()) for agent in agents)
     return passes_on and done.listen_port == KSERVE_AGENT_PORT
 
 
 def concurrency(pod: pods.Pod) -> int:
     """How many requests queue-proxy lets through at once; 0: any number."""
-    queue = pod.container(QUEUE_PROXY)
-    value = (queue.variable("CONTAINER_CONCURRENCY") if queue else None) or "0"
-    return int(value) if value.isascii() and value.isdecimal() else 0
+    queue = pod.container(pods.QUEUE_PROXY)
+    value = queue.variable("CONTAINER_CONCURRENCY") if queue else None
+    return command_lines.whole(value, digits=9) or 0
