@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from carpool_injector import config_file
 from carpool_injector.core import injection, model, pod_annotations, refusals
 from carpool_injector.core.config import Amounts, Config
-from carpool_injector.core.settings import Settings
+from carpool_injector.core.settings import Settings, SidecarSettings
 from carpool_sidecar import config as sidecar_config
 from tests.injector import pods
 
@@ -27,7 +27,7 @@ WORDS = st.sampled_from(
      "mlflow", "openai-embeddings,tei-embed", "{mine: {extends: hf-toolkit, list: $}}", "mine:\n  path: /a\n",
      "1,2,4,8", "1,2,64", "authorization,x-tenant", "host", "/v1/models/m", "/a?b=%20", "info", "json", "text"]
 )  # fmt: skip
-FLAGS = [name for name, info in Settings.model_fields.items() if info.json_schema_extra["flag"]]
+FLAGS = list(SidecarSettings.model_fields)
 
 
 def read(**values: str) -> Settings:

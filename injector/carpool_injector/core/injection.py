@@ -14,6 +14,7 @@ Injecting twice is injecting once, whichever other webhooks come in between.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 import carpool_injector
@@ -34,6 +35,7 @@ from carpool_injector.core import (
 from carpool_injector.core.config import Config
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
+from carpool_injector.core.settings import BATCH_SIZE
 from carpool_injector.core.takeover import choice, context, proxies
 
 
@@ -134,7 +136,7 @@ class _Run:
         _remove(self.draft, self.view)
         told = pod_annotations.refused_status(carpool_injector.__version__, reasons[0]) if decided.explicit else None
         if told is not None:
-            self.draft.annotate(pod_annotations.STATUS, pod_annotations.status_text(told))
+            self.draft.annotate(pod_annotations.STATUS, json.dumps(told, separators=(",", ":")))
         warnings = (*(f"no sidecar: {each}" for each in reasons), *warnings)
         return self.outcome(decided, warnings, refusal=reasons[0], status=told)
 
@@ -230,16 +232,13 @@ def _status_of(
     )
 
 
-_BATCH_SIZE = 32  # the sidecar's own default
-
-
 def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     """Warnings for the person who applies the pod: it gets the sidecar, but not all of its benefits."""
     app, settings = asked.site.container, asked.settings
     yield from pod_annotations.batcher_warnings(asked.pod)
     yield from list_servers.advice(app, settings)
     yield from list_servers.advice_on_own_batches(app, settings)
-    limit, size = proxies.concurrency(asked.pod), settings.max_batch_size or _BATCH_SIZE
+    limit, size = proxies.concurrency(asked.pod), settings.max_batch_size or BATCH_SIZE
     if 0 < limit < size:
         yield (
             f"containerConcurrency {limit} lets no batch grow beyond {limit} of {size}; set it to 0 and use a soft "

@@ -209,7 +209,31 @@ def tls_of_runs(container: pods.Container) -> list[str]:
     if known is not None:
         return tls_signs(known.http, container)
     runs = [(each, servers.recognise(container, each)) for each in invocations.in_shell(container)]
-    return [sign for each, server in runs if server for sign in tls_signs(server.http, container, each)]
+    found = [sign for each, server in runs if server for sign in tls_signs(server.http, container, each)]
+    return found or [*_flags_of_tls(container), *_variables_of_tls(container)]
+
+
+# Of programs that nobody knows.
+_TLS_FLAGS = {
+    "--ssl-keyfile", "--ssl-certfile", "--keyfile", "--certfile", "--ssl_config_file", "--ssl-cert", "--ssl-key",
+    "--ssl-key-file", "--ssl-cert-file", "--tls-key", "--tls-cert", "--tls-key-file", "--tls-cert-file",
+    "--tls-private-key-file", "--tls-keyfile", "--tls-certfile",
+}  # fmt: skip
+_TLS_VARIABLE = re.compile(r"((APP|SERVER|HTTP|HTTPS|WEB|API)_)?(TLS|SSL)_(PRIVATE_)?KEY(_?FILE|_PATH)?", re.ASCII)
+_TLS_ADDRESS = re.compile(r"https://(0\.0\.0\.0|\+|\*|\[::\])(:[0-9]+)?/?", re.ASCII)
+
+
+def _flags_of_tls(container: pods.Container) -> Iterator[str]:
+    names = (word.partition("=")[0] for word in container.words)
+    return (name for name in names if name in _TLS_FLAGS)
+
+
+def _variables_of_tls(container: pods.Container) -> Iterator[str]:
+    for item in container.env:
+        value = item.get("value")
+        is_told = "KEY" in item["name"] and _TLS_VARIABLE.fullmatch(item["name"]) and value != ""
+        if is_told or (value is not None and value.startswith("https:") and _TLS_ADDRESS.fullmatch(value)):
+            yield item["name"]
 
 
 def _reach(server: servers.Server, listener: Listener, container: pods.Container, source: _Source) -> Reach:

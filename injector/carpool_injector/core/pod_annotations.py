@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -275,8 +274,3 @@ def _why_missing(pod: pods.Pod, told: Injected | None, shielded: list[str]) -> s
 def refused_status(version: str, refusal: refusals.Refusal) -> dict[str, Any]:
     """The status of a pod that asked for the sidecar and cannot have it."""
     return {"version": version, "refused": refusal.code, "message": str(refusal)[:512]}
-
-
-def status_text(status: dict[str, Any]) -> str:
-    """A status as the annotation's value."""
-    return json.dumps(status, separators=(",", ":"))

@@ -20,7 +20,7 @@ _DAY = 86_400.0
 _HOUR_MS = 3_600_000.0
 _LARGEST = 2**40
 # The sidecar's own defaults.
-_BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
+BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
 _TIMEOUT, _WINDOW = 60.0, 500.0
 # The only rule whose requests the sidecar can make into tensors (carpool_sidecar.config).
 _LISTS_BEFORE_V2 = "openai-embeddings"
@@ -29,10 +29,6 @@ _MEMBERS = rf"({shared_names.MEMBER}(,{shared_names.MEMBER}){{0,{shared_names.MO
 
 def _kebab(name: str) -> str:
     return alias_generators.to_snake(name).replace("_", "-")
-
-
-def _field(description: str, flag: bool = True) -> Any:
-    return pydantic.Field(None, description=description, json_schema_extra={"flag": flag})
 
 
 def _check_headers(text: str) -> str:
@@ -78,172 +74,151 @@ def _check_sizes(text: str) -> str:
     return text
 
 
+def _flag_like(example: str) -> pydantic.BeforeValidator:
+    return values.text(r"--?[a-zA-Z][a-zA-Z0-9_.-]{0,63}", f"a flag such as {example}")
+
+
+_VARIABLE = values.text(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
+_PATH = values.text(values.PATH, "a path that begins with /, at most 256 characters")
 _QUANTITY = values.quantity()
 _MEMORY = values.quantity(values.check_memory)
 _QUANTITY_OR_NONE = values.quantity(values.check_quantity_or_none, values.NO_LIMIT)
 
 
-class Settings(pydantic.BaseModel):
-    """What a pod's annotations say, defaults and KServe's batcher included; None: nothing was said."""
+class SidecarSettings(pydantic.BaseModel):
+    """Settings that are flags of the sidecar as well."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab)
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, alias_generator=_kebab, use_attribute_docstrings=True
+    )
 
     # --- Batching
-    max_batch_size: Annotated[int | None, values.whole(1, 100_000)] = _field(
-        "Instances in one call to the predictor, at most."
-    )
-    max_latency: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = _field(
-        "Milliseconds the oldest request may wait for others. Without it the sidecar learns when to send."
-    )
-    timeout: Annotated[float | None, values.number(0.01, _DAY, "seconds")] = _field(
-        "Seconds until a request is answered 504."
-    )
-    policy: Annotated[str | None, values.choice("auto", "window", "adaptive")] = _field("When a batch leaves.")
-    slo: Annotated[float | None, values.number(1, _HOUR_MS, "milliseconds")] = _field(
-        "Service objective: milliseconds from arrival to answer; what would miss it is refused early."
-    )
-    max_in_flight: Annotated[int | None, values.whole(1, 1024)] = _field("Batches at the predictor at once, at most.")
-    key_headers: Annotated[str | None, values.checked(_check_headers)] = _field(
-        "Only requests that agree in these share a batch."
-    )
-    forward_headers: Annotated[str | None, values.checked(_check_forwarded)] = _field(
-        "Headers that the predictor sees of a batch whose requests differ in them: the first value, or all joined."
-    )
-    answer_members: Annotated[str | None, values.checked(_check_members)] = _field(
-        "Members of the predictor's v1 answers that are the same for all callers, and that each of them gets."
-    )
-    max_batch_bytes: Annotated[int | None, values.whole(0, _LARGEST)] = _field(
-        "Bytes in one batch, at most; 0: no limit."
-    )
-    instance_cost: Annotated[str | None, values.choice("none", "bytes", "length")] = _field("What an instance costs.")
-    max_batch_cost: Annotated[int | None, values.whole(0, _LARGEST)] = _field(
-        "Cost of all instances in one batch, at most."
-    )
-    allowed_batch_sizes: Annotated[str | None, values.checked(_check_sizes)] = _field(
-        "Sizes the predictor computes with."
-    )
-    small_batch_threshold: Annotated[int | None, values.whole(0, 1_000_000)] = _field(
-        "Requests so small go before larger ones."
-    )
-    priority_ageing: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = _field(
-        "Milliseconds after which a larger request is overtaken no more."
-    )
+    max_batch_size: Annotated[int | None, values.whole(1, 100_000)] = None
+    """Instances in one call to the predictor, at most."""
+    max_latency: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = None
+    """Milliseconds the oldest request may wait for others. Without it the sidecar learns when to send."""
+    timeout: Annotated[float | None, values.number(0.01, _DAY, "seconds")] = None
+    """Seconds until a request is answered 504."""
+    policy: Annotated[str | None, values.choice("auto", "window", "adaptive")] = None
+    """When a batch leaves."""
+    slo: Annotated[float | None, values.number(1, _HOUR_MS, "milliseconds")] = None
+    """Service objective: milliseconds from arrival to answer; what would miss it is refused early."""
+    max_in_flight: Annotated[int | None, values.whole(1, 1024)] = None
+    """Batches at the predictor at once, at most."""
+    key_headers: Annotated[str | None, values.checked(_check_headers)] = None
+    """Only requests that agree in these share a batch."""
+    forward_headers: Annotated[str | None, values.checked(_check_forwarded)] = None
+    """Headers that the predictor sees of a batch whose requests differ in them: the first value, or all joined."""
+    answer_members: Annotated[str | None, values.checked(_check_members)] = None
+    """Members of the predictor's v1 answers that are the same for all callers, and that each of them gets."""
+    max_batch_bytes: Annotated[int | None, values.whole(0, _LARGEST)] = None
+    """Bytes in one batch, at most; 0: no limit."""
+    instance_cost: Annotated[str | None, values.choice("none", "bytes", "length")] = None
+    """What an instance costs."""
+    max_batch_cost: Annotated[int | None, values.whole(0, _LARGEST)] = None
+    """Cost of all instances in one batch, at most."""
+    allowed_batch_sizes: Annotated[str | None, values.checked(_check_sizes)] = None
+    """Sizes the predictor computes with."""
+    small_batch_threshold: Annotated[int | None, values.whole(0, 1_000_000)] = None
+    """Requests so small go before larger ones."""
+    priority_ageing: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = None
+    """Milliseconds after which a larger request is overtaken no more."""
     # --- Overload and failures
-    max_queue_instances: Annotated[int | None, values.whole(1, 100_000)] = _field(
-        "Instances waiting, at most; beyond it 429."
-    )
-    max_queue_bytes: Annotated[int | None, values.whole(_KIB, _LARGEST)] = _field(
-        "Bytes of bodies held at once; beyond it 429."
-    )
-    max_body_bytes: Annotated[int | None, values.whole(_KIB, _LARGEST)] = _field(
-        "Bytes of one predict body; beyond it 413."
-    )
+    max_queue_instances: Annotated[int | None, values.whole(1, 100_000)] = None
+    """Instances waiting, at most; beyond it 429."""
+    max_queue_bytes: Annotated[int | None, values.whole(_KIB, _LARGEST)] = None
+    """Bytes of bodies held at once; beyond it 429."""
+    max_body_bytes: Annotated[int | None, values.whole(_KIB, _LARGEST)] = None
+    """Bytes of one predict body; beyond it 413."""
     retry_statuses: Annotated[
         str | None, values.text(values.STATUSES, "4xx, 5xx or statuses from 400 to 599, comma-separated")
-    ] = _field("Predictor statuses after which a batch is retried by halves.")
-    retry_budget: Annotated[float | None, values.number(0, 100, "retries per batch")] = _field(
-        "Such retries per batch in the long run."
-    )
-    kserve_errors: Annotated[bool | None, values.switch()] = _field("Answer errors as KServe's batcher does.")
-    server_timing: Annotated[bool | None, values.switch()] = _field(
-        "Tell callers in `Server-Timing` how long they waited, how long the predictor took, and what batch it was."
-    )
+    ] = None
+    """Predictor statuses after which a batch is retried by halves."""
+    retry_budget: Annotated[float | None, values.number(0, 100, "retries per batch")] = None
+    """Such retries per batch in the long run."""
+    kserve_errors: Annotated[bool | None, values.switch()] = None
+    """Answer errors as KServe's batcher does."""
+    server_timing: Annotated[bool | None, values.switch()] = None
+    """Tell callers in `Server-Timing` how long they waited, how long the predictor took, and what batch it was."""
     # --- Connections and the predictor
-    host: Annotated[str | None, values.choice("::", "0.0.0.0")] = _field(
-        "Where the sidecar listens, with its admin port too: `::` is all addresses, `0.0.0.0` all of IPv4."
-    )
-    keep_alive: Annotated[float | None, values.number(0.1, _DAY, "seconds")] = _field(
-        "Seconds an idle connection stays open."
-    )
-    head_timeout: Annotated[float | None, values.number(0.1, _DAY, "seconds")] = _field("Seconds for a request's head.")
-    max_connections: Annotated[int | None, values.whole(1, 1_000_000)] = _field(
-        "Client connections at once, HTTP and gRPC together; beyond it 503."
-    )
-    component_host: Annotated[str | None, values.choice("127.0.0.1", "::1")] = _field(
-        "Where the sidecar reaches the app. ::1 is for one that listens over IPv6 only."
-    )
-    connect_timeout: Annotated[float | None, values.number(0.01, 600, "seconds")] = _field(
-        "Seconds to reach the predictor."
-    )
-    upstream: Annotated[str | None, values.choice("http", "triton-http", "triton-grpc")] = _field(
-        "What v1 predict requests go on as. http: as they are; triton-http, triton-grpc: v2, for Triton and MLServer."
-    )
-    embeddings_output: Annotated[str | None, values.text(values.TENSOR, "the name of an output of the model")] = _field(
-        "Output that has the embeddings, for OpenAI's embeddings of a v2 model with several that may be."
-    )
-    unknown_models: Annotated[str | None, values.choice("batch", "pass")] = _field(
-        "v2 models of which the predictor does not say whether they have a batch dimension: batch them or pass them on."
-    )
-    lists: Annotated[str | None, values.checked(list_rules.check)] = _field(
-        "Rules by which requests with a list in them are batched (docs/lists.md). A file works only where the pod "
-        "declares a container for the sidecar that mounts it. Without it: the rule for the app's server, where that is "
-        "certain; empty: none."
-    )
-    predictor_health_path: Annotated[
-        str | None, values.text(values.PATH, "a path that begins with /, at most 256 characters")
-    ] = _field("Path that answers 200 once the predictor is ready. Without it: the container's own readiness probe.")
-    quiet_period: Annotated[float | None, values.number(0, 3600, "seconds")] = _field(
-        "Seconds still served after SIGTERM, at least."
-    )
-    grace_period: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
-        "Seconds from SIGTERM to exit, at most. Without it: 5 less than terminationGracePeriodSeconds."
-    )
-    log_level: Annotated[str | None, values.choice("debug", "info", "warning", "error")] = _field(
-        "Least severity to log."
-    )
-    log_format: Annotated[str | None, values.choice("auto", "json", "text")] = _field("Form of the log.")
-    record: Annotated[str | None, values.text(values.PATH, "a path that begins with /, at most 256 characters")] = (
-        _field(
-            "File to which arrivals are appended: times, instances, bytes, hashed keys. It works only where the pod "
-            "declares a container for the sidecar that mounts a volume there."
-        )
-    )
-    tracing: Annotated[str | None, values.choice("off", "otlp")] = _field(
-        "otlp: spans by OpenTelemetry. Its environment variables are those of a container for the sidecar that the pod "
-        "declares."
-    )
-    # --- Injection
+    host: Annotated[str | None, values.choice("::", "0.0.0.0")] = None
+    """Where the sidecar listens, with its admin port too: `::` is all addresses, `0.0.0.0` all of IPv4."""
+    keep_alive: Annotated[float | None, values.number(0.1, _DAY, "seconds")] = None
+    """Seconds an idle connection stays open."""
+    head_timeout: Annotated[float | None, values.number(0.1, _DAY, "seconds")] = None
+    """Seconds for a request's head."""
+    max_connections: Annotated[int | None, values.whole(1, 1_000_000)] = None
+    """Client connections at once, HTTP and gRPC together; beyond it 503."""
+    component_host: Annotated[str | None, values.choice("127.0.0.1", "::1")] = None
+    """Where the sidecar reaches the app. ::1 is for one that listens over IPv6 only."""
+    connect_timeout: Annotated[float | None, values.number(0.01, 600, "seconds")] = None
+    """Seconds to reach the predictor."""
+    upstream: Annotated[str | None, values.choice("http", "triton-http", "triton-grpc")] = None
+    """What v1 predict requests go on as. http: as they are; triton-http, triton-grpc: v2, for Triton and MLServer."""
+    embeddings_output: Annotated[str | None, values.text(values.TENSOR, "the name of an output of the model")] = None
+    """Output that has the embeddings, for OpenAI's embeddings of a v2 model with several that may be."""
+    unknown_models: Annotated[str | None, values.choice("batch", "pass")] = None
+    """v2 models of which the predictor does not say whether they have a batch dimension: batch them or pass them on."""
+    lists: Annotated[str | None, values.checked(list_rules.check)] = None
+    """Rules by which requests with a list in them are batched (docs/lists.md). A file works only where the pod declares
+    a container for the sidecar that mounts it. Without it: the rule for the app's server, where that is certain;
+    empty: none."""
+    predictor_health_path: Annotated[str | None, _PATH] = None
+    """Path that answers 200 once the predictor is ready. Without it: the container's own readiness probe."""
+    quiet_period: Annotated[float | None, values.number(0, 3600, "seconds")] = None
+    """Seconds still served after SIGTERM, at least."""
+    grace_period: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = None
+    """Seconds from SIGTERM to exit, at most. Without it: 5 less than terminationGracePeriodSeconds."""
+    log_level: Annotated[str | None, values.choice("debug", "info", "warning", "error")] = None
+    """Least severity to log."""
+    log_format: Annotated[str | None, values.choice("auto", "json", "text")] = None
+    """Form of the log."""
+    record: Annotated[str | None, _PATH] = None
+    """File to which arrivals are appended: times, instances, bytes, hashed keys. It works only where the pod declares a
+    container for the sidecar that mounts a volume there."""
+    tracing: Annotated[str | None, values.choice("off", "otlp")] = None
+    """otlp: spans by OpenTelemetry. Its environment variables are those of a container for the sidecar that the pod
+    declares."""
+
+
+class Settings(SidecarSettings):
+    """What a pod's annotations say, defaults and KServe's batcher included; None: nothing was said."""
+
     takeover: Annotated[
         str | None, values.choice("auto", "queue-proxy", "kserve-agent", "port-swap", "named-port", "none")
-    ] = _field("How the sidecar gets in front of the app; auto takes the first that works.", flag=False)
-    container: Annotated[str | None, values.text(values.DNS_LABEL, "the name of a container")] = _field(
-        "The app's container, where the pod has several.", flag=False
-    )
-    port: Annotated[str | None, values.checked(values.port)] = _field(
-        "The app's port for predictions, number or name, where its container has several.", flag=False
-    )
-    grpc_port: Annotated[str | None, values.checked(values.port_or_off)] = _field(
-        "The app's port for gRPC calls of the v2 protocol, number or name; off leaves gRPC to the app. Without it: "
-        "Triton's and MLServer's.",
-        flag=False,
-    )
-    app_port_arg: Annotated[str | None, values.text(r"--?[a-zA-Z][a-zA-Z0-9_.-]{0,63}", "a flag such as --port")] = (
-        _field("The flag that tells the app its port, for port-swap on a server that is not recognised.", flag=False)
-    )
-    app_port_env: Annotated[
-        str | None, values.text(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
-    ] = _field("The environment variable that tells the app its port, likewise.", flag=False)
-    app_grpc_port_arg: Annotated[
-        str | None, values.text(r"--?[a-zA-Z][a-zA-Z0-9_.-]{0,63}", "a flag such as --grpc-port")
-    ] = _field("The flag that tells the app its port for gRPC, likewise.", flag=False)
-    app_grpc_port_env: Annotated[
-        str | None, values.text(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
-    ] = _field("The environment variable that tells the app its port for gRPC, likewise.", flag=False)
-    sidecar_mode: Annotated[str | None, values.choice("auto", "native", "classic")] = _field(
-        "native: an init container that restarts; classic: a container.", flag=False
-    )
+    ] = None
+    """How the sidecar gets in front of the app; auto takes the first that works."""
+    container: Annotated[str | None, values.text(values.DNS_LABEL, "the name of a container")] = None
+    """The app's container, where the pod has several."""
+    port: Annotated[str | None, values.checked(values.port)] = None
+    """The app's port for predictions, number or name, where its container has several."""
+    grpc_port: Annotated[str | None, values.checked(values.port_or_off)] = None
+    """The app's port for gRPC calls of the v2 protocol, number or name; off leaves gRPC to the app. Without it:
+    Triton's and MLServer's."""
+    app_port_arg: Annotated[str | None, _flag_like("--port")] = None
+    """The flag that tells the app its port, for port-swap on a server that is not recognised."""
+    app_port_env: Annotated[str | None, _VARIABLE] = None
+    """The environment variable that tells the app its port, likewise."""
+    app_grpc_port_arg: Annotated[str | None, _flag_like("--grpc-port")] = None
+    """The flag that tells the app its port for gRPC, likewise."""
+    app_grpc_port_env: Annotated[str | None, _VARIABLE] = None
+    """The environment variable that tells the app its port for gRPC, likewise."""
+    sidecar_mode: Annotated[str | None, values.choice("auto", "native", "classic")] = None
+    """native: an init container that restarts; classic: a container."""
     components: Annotated[
         str | None, values.text(values.COMPONENTS, "predictor, transformer, explainer, comma-separated")
-    ] = _field("Components of an InferenceService that get a sidecar; predictor without it.", flag=False)
-    image_channel: Annotated[str | None, values.text(values.DNS_LABEL, "the name of a channel")] = _field(
-        "One of the sidecar images the admin offers.", flag=False
-    )
-    resources_requests_cpu: Annotated[str | None, _QUANTITY] = _field("CPU the sidecar requests.", flag=False)
-    resources_requests_memory: Annotated[str | None, _MEMORY] = _field("Memory the sidecar requests.", flag=False)
-    resources_limits_cpu: Annotated[str | None, _QUANTITY_OR_NONE] = _field(
-        "CPU the sidecar is limited to; none: without a limit, except in a pod of the class Guaranteed.", flag=False
-    )
-    resources_limits_memory: Annotated[str | None, _MEMORY] = _field("Memory the sidecar is limited to.", flag=False)
+    ] = None
+    """Components of an InferenceService that get a sidecar; predictor without it."""
+    image_channel: Annotated[str | None, values.text(values.DNS_LABEL, "the name of a channel")] = None
+    """One of the sidecar images the admin offers."""
+    resources_requests_cpu: Annotated[str | None, _QUANTITY] = None
+    """CPU the sidecar requests."""
+    resources_requests_memory: Annotated[str | None, _MEMORY] = None
+    """Memory the sidecar requests."""
+    resources_limits_cpu: Annotated[str | None, _QUANTITY_OR_NONE] = None
+    """CPU the sidecar is limited to; none: without a limit, except in a pod of the class Guaranteed."""
+    resources_limits_memory: Annotated[str | None, _MEMORY] = None
+    """Memory the sidecar is limited to."""
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> Settings:
@@ -259,7 +234,7 @@ class Settings(pydantic.BaseModel):
         body, queue = _or(self.max_body_bytes, _BODY_BYTES), _or(self.max_queue_bytes, _QUEUE_BYTES)
         if body > queue:
             yield f"carpool.dev/max-body-bytes ({body}) must not exceed carpool.dev/max-queue-bytes ({queue})"
-        size, largest = _or(self.max_batch_size, _BATCH_SIZE), int((self.allowed_batch_sizes or "0").split(",")[-1])
+        size, largest = _or(self.max_batch_size, BATCH_SIZE), int((self.allowed_batch_sizes or "0").split(",")[-1])
         if largest > size:
             yield (
                 f"carpool.dev/allowed-batch-sizes ({self.allowed_batch_sizes}) must not exceed "
@@ -296,9 +271,9 @@ class Settings(pydantic.BaseModel):
 
     def flags(self) -> Iterator[tuple[str, str]]:
         """The sidecar's flags that were set, as name and value, in the order of the fields."""
-        for name, info in type(self).model_fields.items():
+        for name, info in SidecarSettings.model_fields.items():
             value = getattr(self, name)
-            if value is not None and info.json_schema_extra["flag"]:  # type: ignore[index]
+            if value is not None:
                 yield "--" + str(info.alias), _written(value)
 
 

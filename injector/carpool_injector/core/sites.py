@@ -7,7 +7,6 @@ pod is taken over with both ports or not at all.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,14 +27,6 @@ _NOT_FOR_CALLERS = {
 
 _NOT_HTTP1 = ("grpc", "h2c", "http2")
 _TLS_NAMES = ("https", "grpcs", "tls", "ssl")
-# Of programs that nobody knows.
-_TLS_FLAGS = {
-    "--ssl-keyfile", "--ssl-certfile", "--keyfile", "--certfile", "--ssl_config_file", "--ssl-cert", "--ssl-key",
-    "--ssl-key-file", "--ssl-cert-file", "--tls-key", "--tls-cert", "--tls-key-file", "--tls-cert-file",
-    "--tls-private-key-file", "--tls-keyfile", "--tls-certfile",
-}  # fmt: skip
-_TLS_VARIABLE = re.compile(r"((APP|SERVER|HTTP|HTTPS|WEB|API)_)?(TLS|SSL)_(PRIVATE_)?KEY(_?FILE|_PATH)?", re.ASCII)
-_TLS_ADDRESS = re.compile(r"https://(0\.0\.0\.0|\+|\*|\[::\])(:[0-9]+)?/?", re.ASCII)
 
 
 def is_for_http(entry: pods.Port) -> bool:
@@ -74,7 +65,7 @@ def _check_http(container: pods.Container, port: int) -> None:
     by_name = [f"it is named {name!r}"] if _is_named(name, _NOT_HTTP1) else []
     for sign in (*by_name, *references.signs_of_grpc(container, port)):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign=sign)
-    signs = listening.tls_of_runs(container) or _general_tls_signs(container)
+    signs = listening.tls_of_runs(container)
     asked = ["a probe asks it by HTTPS"] if references.is_asked_by_https(container, port) else []
     for sign in (*_tls_names(name), *asked, *(f"the server is given {each}" for each in signs)):
         raise Reason.TLS(port=port, container=container.name, sign=sign)
@@ -156,19 +147,6 @@ def _name_of_port(container: pods.Container, port: int) -> str:
 def _is_named(name: str, words: Sequence[str]) -> bool:
     """Whether one of the first two words of a port's name is one of these: `https`, `web-https`."""
     return not set(words).isdisjoint(name.split("-")[:2])
-
-
-def _general_tls_signs(container: pods.Container) -> list[str]:
-    """Flags and variables by which programs of any kind are told to speak TLS."""
-    if servers.recognise(container) is not None:
-        return []
-    found = [word.partition("=")[0] for word in container.words if word.partition("=")[0] in _TLS_FLAGS]
-    for item in container.env:
-        value = item.get("value")
-        is_told = "KEY" in item["name"] and _TLS_VARIABLE.fullmatch(item["name"]) and value != ""
-        is_address = value is not None and value.startswith("https:") and _TLS_ADDRESS.fullmatch(value)
-        found += [item["name"]] if is_told or is_address else []
-    return found
 
 
 @dataclass(frozen=True, slots=True)

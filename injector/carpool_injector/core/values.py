@@ -43,15 +43,21 @@ NO_LIMIT = "none"
 """The word for a limit that is left out."""
 
 
-def check_quantity_or_none(text: str) -> str:
-    """The same, or the word for no limit."""
-    if text == NO_LIMIT:
-        return text
-    try:
-        return check_quantity(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, or {NO_LIMIT}") from None
+def _or_word(check: Callable[[str], str], *words: str) -> Callable[[str], str]:
+    """The same check, which lets some words through as well."""
 
+    def read(text: str) -> str:
+        if text in words:
+            return text
+        try:
+            return check(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {words[0]}") from None
+
+    return read
+
+
+check_quantity_or_none = _or_word(check_quantity, NO_LIMIT)
 
 _LEAST_MEMORY = Decimal(2**20)
 
@@ -149,14 +155,7 @@ OFF = ("off", "0")
 """Words for no port."""
 
 
-def port_or_off(value: str) -> str:
-    """The same, or that there is to be none."""
-    if value in OFF:
-        return value
-    try:
-        return port(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or off") from None
+port_or_off = _or_word(port, *OFF)
 
 
 def checked(check: Callable[[str], str]) -> pydantic.BeforeValidator:
