@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 from pydantic import alias_generators
@@ -68,12 +68,15 @@ class _View(pydantic.BaseModel):
     )
 
 
-def _empty_for_null(value: Any) -> Any:
-    return {} if value is None else value
+def _or_empty(empty: Any) -> pydantic.BeforeValidator:
+    """What is null, as the API server may send it, is empty."""
+    return pydantic.BeforeValidator(lambda value: empty if value is None else value)
 
 
-def _none_for_null(value: Any) -> Any:
-    return () if value is None else value
+_Item = TypeVar("_Item")
+_List = Annotated[tuple[_Item, ...], _or_empty(())]
+_Amounts = Annotated[dict[str, str | float], _or_empty({})]
+_Texts = Annotated[dict[str, str], _or_empty({})]
 
 
 def _check_variables(value: Any) -> Any:
@@ -105,8 +108,6 @@ def _problems_of_variables(value: Any) -> list[str]:
     return found[:5]
 
 
-_Texts = Annotated[dict[str, str], pydantic.BeforeValidator(_empty_for_null)]
-_Strings = Annotated[tuple[str, ...], pydantic.BeforeValidator(_none_for_null)]
 _PortNumber = Annotated[int, pydantic.Field(strict=True, ge=1, le=65535)]
 _PortReference = Annotated[int, pydantic.Field(strict=True)] | str
 
@@ -136,7 +137,7 @@ class Action(_View):
 class Command(_View):
     """exec of a probe or a hook."""
 
-    command: _Strings = ()
+    command: _List[str] = ()
 
 
 class Handler(_View):
@@ -171,8 +172,8 @@ class Lifecycle(_View):
 class Resources(_View):
     """Requests and limits; numbers where YAML wrote some."""
 
-    requests: Annotated[dict[str, str | float], pydantic.BeforeValidator(_empty_for_null)] = {}
-    limits: Annotated[dict[str, str | float], pydantic.BeforeValidator(_empty_for_null)] = {}
+    requests: _Amounts = {}
+    limits: _Amounts = {}
 
 
 class Volume(_View):
@@ -193,7 +194,7 @@ class SecurityContext(_View):
 
     run_as_user: int | None = None
     windows_options: dict[str, Any] | None = None
-    sysctls: Annotated[tuple[Sysctl, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    sysctls: _List[Sysctl] = ()
 
 
 class Container(_View):
@@ -201,10 +202,10 @@ class Container(_View):
 
     name: str
     image: str | None = None
-    command: _Strings = ()
-    args: _Strings = ()
+    command: _List[str] = ()
+    args: _List[str] = ()
     env: Annotated[Any, pydantic.BeforeValidator(_check_variables)] = ()
-    ports: Annotated[tuple[Port, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    ports: _List[Port] = ()
     readiness_probe: Handler | None = None
     liveness_probe: Handler | None = None
     startup_probe: Handler | None = None
@@ -213,7 +214,7 @@ class Container(_View):
     security_context: SecurityContext | None = None
     restart_policy: str | None = None
     # Read for their shape only: those of a sidecar that is there already are merged as they are.
-    volume_mounts: Annotated[tuple[dict[str, Any], ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    volume_mounts: _List[dict[str, Any]] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -307,19 +308,19 @@ class Requirement(_View):
 
     key: str | None = None
     operator: str | None = None
-    values: _Strings = ()
+    values: _List[str] = ()
 
 
 class NodeTerm(_View):
     """Wishes that a node has to meet all at once."""
 
-    match_expressions: Annotated[tuple[Requirement, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    match_expressions: _List[Requirement] = ()
 
 
 class NodeSelector(_View):
     """Terms of which a node has to meet one."""
 
-    node_selector_terms: Annotated[tuple[NodeTerm, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    node_selector_terms: _List[NodeTerm] = ()
 
 
 class NodeAffinity(_View):
@@ -346,23 +347,23 @@ class Spec(_View):
     """The part of a pod's spec that is read."""
 
     containers: Annotated[tuple[Container, ...], pydantic.Field(min_length=1)]
-    init_containers: Annotated[tuple[Container, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    init_containers: _List[Container] = ()
     host_network: bool | None = None
     restart_policy: str | None = None
     termination_grace_period_seconds: Annotated[int | None, pydantic.Field(le=2**63 - 1)] = None
     security_context: SecurityContext | None = None
     node_selector: _Texts = {}
     resources: Resources | None = None
-    volumes: Annotated[tuple[Volume, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    volumes: _List[Volume] = ()
     os: OperatingSystem | None = None
     affinity: Affinity | None = None
-    image_pull_secrets: Annotated[tuple[SecretReference, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    image_pull_secrets: _List[SecretReference] = ()
 
 
 class Pod(_View):
     """The part of a pod that is read."""
 
-    metadata: Annotated[Metadata, pydantic.BeforeValidator(_empty_for_null)] = Metadata()
+    metadata: Annotated[Metadata, _or_empty({})] = Metadata()
     spec: Spec
 
     @property
@@ -395,10 +396,9 @@ class Pod(_View):
             return "windows" in told or not told
         required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
         terms = required.node_selector_terms if required else ()
-        if terms and all(any(_asks_for_windows(each) for each in term.match_expressions) for term in terms):
-            return True
-        if terms and all(any(_asks_for_linux(each) for each in term.match_expressions) for term in terms):
-            return False
+        systems = {each for term in terms for each in _SYSTEMS.intersection(*map(_systems, term.match_expressions))}
+        if len(systems) == 1:
+            return systems == {"windows"}
         contexts = (spec.security_context, *(each.security_context for each in self.all_containers))
         return any(each is not None and each.windows_options for each in contexts)
 
@@ -418,16 +418,16 @@ _OS_LABELS = ("kubernetes.io/os", "beta.kubernetes.io/os")
 _BUILD_LABEL = "node.kubernetes.io/windows-build"  # which other nodes have not
 
 
-def _asks_for_windows(wish: Requirement) -> bool:
-    if wish.key == _BUILD_LABEL:
-        return wish.operator in ("In", "Exists")
-    is_in = wish.operator == "In" and set(wish.values) == {"windows"}
-    return wish.key in _OS_LABELS and (is_in or (wish.operator == "NotIn" and "linux" in wish.values))
+_SYSTEMS = frozenset(("linux", "windows"))
 
 
-def _asks_for_linux(wish: Requirement) -> bool:
-    is_in = wish.operator == "In" and set(wish.values) == {"linux"}
-    return wish.key in _OS_LABELS and (is_in or (wish.operator == "NotIn" and "windows" in wish.values))
+def _systems(wish: Requirement) -> frozenset[str]:
+    """The systems of nodes that meet a wish."""
+    if wish.key == _BUILD_LABEL and wish.operator in ("In", "Exists"):
+        return frozenset(("windows",))
+    if wish.key in _OS_LABELS and wish.operator in ("In", "NotIn"):
+        return _SYSTEMS & set(wish.values) if wish.operator == "In" else _SYSTEMS - set(wish.values)
+    return _SYSTEMS
 
 
 def read(pod: model.Object) -> Pod:
