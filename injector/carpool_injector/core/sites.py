@@ -36,11 +36,6 @@ def is_for_http(entry: pods.Port) -> bool:
     return entry.is_tcp and words[0] in _HTTP_NAMES and not says_otherwise
 
 
-def is_for_grpc(entry: pods.Port) -> bool:
-    """Whether a port's name says that it speaks gRPC, `h2c` being how Knative calls it."""
-    return entry.is_tcp and _is_named(entry.name or "", _GRPC_NAMES)
-
-
 def entry_of(container: pods.Container, port: int) -> pods.Port | None:
     """The declaration of a port, None where there is none. Raises `Refusal` where there are several."""
     found = container.declared(port)
@@ -61,13 +56,12 @@ def chosen_port(container: pods.Container, value: str, setting: str) -> int:
 def _check_http(container: pods.Container, port: int) -> None:
     """Raises `Refusal` if something says that the container's port is not for plain HTTP/1.1."""
     _check_own_grpc(container, port)
-    name = _name_of_port(container, port)
-    by_name = [f"it is named {name!r}"] if _is_named(name, _NOT_HTTP1) else []
+    by_name = [f"it is named {each.name!r}" for each in container.declared(port) if _is_named(each, _NOT_HTTP1)]
     for sign in (*by_name, *references.signs_of_grpc(container, port)):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign=sign)
-    signs = listening.tls_of_runs(container)
     asked = ["a probe asks it by HTTPS"] if references.is_asked_by_https(container, port) else []
-    for sign in (*_tls_names(name), *asked, *(f"the server is given {each}" for each in signs)):
+    told = (f"the server is given {each}" for each in listening.tls_of_runs(container))
+    for sign in (*_tls_names(container, port), *asked, *told):
         raise Reason.TLS(port=port, container=container.name, sign=sign)
 
 
@@ -91,15 +85,8 @@ def _told_by_flag(listener: servers.Listener, container: pods.Container, default
     return next((command_lines.port_in(value) for value in values if value is not None), default)
 
 
-def _check_grpc(container: pods.Container, port: int, signs: Sequence[str]) -> None:
-    """Raises `Refusal` if the container speaks TLS on its port for gRPC: by the `signs` it is given, or by its name."""
-    name = _name_of_port(container, port)
-    for sign in (*(f"the server is given {each}" for each in signs), *_tls_names(name)):
-        raise Reason.GRPC_TLS(port=port, container=container.name, sign=sign)
-
-
-def _tls_names(name: str) -> list[str]:
-    return [f"it is named {name!r}"] if _is_named(name, _TLS_NAMES) else []
+def _tls_names(container: pods.Container, port: int) -> list[str]:
+    return [f"it is named {each.name!r}" for each in container.declared(port) if _is_named(each, _TLS_NAMES)]
 
 
 def check_reach(
@@ -140,13 +127,9 @@ def _is_called(pod: pods.Pod, port: int, proxies: Sequence[str]) -> bool:
     return queue is not None or is_kserve(pod)
 
 
-def _name_of_port(container: pods.Container, port: int) -> str:
-    return next((entry.name for entry in container.declared(port) if entry.name), "")
-
-
-def _is_named(name: str, words: Sequence[str]) -> bool:
+def _is_named(entry: pods.Port, words: Sequence[str]) -> bool:
     """Whether one of the first two words of a port's name is one of these: `https`, `web-https`."""
-    return not set(words).isdisjoint(name.split("-")[:2])
+    return not set(words).isdisjoint((entry.name or "").split("-")[:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,32 +151,15 @@ def find_grpc(container: pods.Container, settings: Settings) -> Entrance | None:
 
     Raises `Refusal` where one was asked for that cannot be, or where TLS is spoken there.
     """
-    listener, wanted = _grpc_listener(container, settings), _wanted_grpc(settings)
+    known, flag, variable = servers.recognise(container), settings.app_grpc_port_arg, settings.app_grpc_port_env
+    listener = servers.custom(flag, variable) if flag or variable else known.grpc if known else None
+    wanted = None if settings.grpc_port in values.OFF else settings.grpc_port
     if listener is not None and listening.is_off(listener, container):
         if wanted is not None:
             raise Reason.GRPC_SWITCHED_OFF(port=wanted, switch=listener.switch)
         return None
     if wanted is None and listener is None:
         return None
-    found = _grpc_site(container, listener, settings)
-    if found.taken or settings.upstream == "triton-grpc":
-        _check_grpc(container, found.port, listening.tls_signs(listener, container) if listener else [])
-    return found
-
-
-def _wanted_grpc(settings: Settings) -> str | None:
-    return None if settings.grpc_port in values.OFF else settings.grpc_port
-
-
-def _grpc_listener(container: pods.Container, settings: Settings) -> servers.Listener | None:
-    if settings.app_grpc_port_arg or settings.app_grpc_port_env:
-        return servers.custom(settings.app_grpc_port_arg, settings.app_grpc_port_env)
-    server = servers.recognise(container)
-    return server.grpc if server else None
-
-
-def _grpc_site(container: pods.Container, listener: servers.Listener | None, settings: Settings) -> Entrance:
-    wanted = _wanted_grpc(settings)
     setting = listening.told(listener, container).setting if listener else None
     port = _grpc_port(container, wanted, listener, setting)
     entry = entry_of(container, port)
@@ -202,6 +168,10 @@ def _grpc_site(container: pods.Container, listener: servers.Listener | None, set
         raise Reason.GRPC_LOOPBACK(port=wanted)
     is_reached = wanted is not None or setting is not None or entry is not None
     is_taken = is_reached and not is_local and settings.grpc_port not in values.OFF
+    if is_taken or settings.upstream == "triton-grpc":
+        told = listening.tls_signs(listener, container) if listener else []
+        for sign in (*(f"the server is given {each}" for each in told), *_tls_names(container, port)):
+            raise Reason.GRPC_TLS(port=port, container=container.name, sign=sign)
     return Entrance(port, entry, setting, by_grpc=True, taken=is_taken)
 
 
@@ -215,7 +185,7 @@ def _grpc_port(
         return chosen_port(container, wanted, "grpc-port")
     if setting is not None and setting.present:
         return setting.port
-    by_name = [entry for entry in container.tcp_ports if is_for_grpc(entry)]
+    by_name = [entry for entry in container.tcp_ports if _is_named(entry, _GRPC_NAMES)]
     port = by_name[0].container_port if len(by_name) == 1 else listener.port if listener else 0
     if not port:
         raise Reason.NO_GRPC_PORT(container=container.name)
@@ -301,9 +271,8 @@ def is_predictor(pod: pods.Pod) -> bool:
 
 def candidates(pod: pods.Pod, settings: Settings) -> list[pods.Container]:
     """The container that is the app, or where that is not told by a name, those that run a model server."""
-    names = (settings.container,) if settings.container is not None else _KSERVE_CONTAINERS
-    named = [app for name in names if (app := pod.container(name)) is not None]
-    return named[:1] or [app for app in pod.apps if servers.serves_a_model(app)]
+    named = _named(pod, settings)
+    return [named] if named is not None else [app for app in pod.apps if servers.serves_a_model(app)]
 
 
 def find(pod: pods.Pod, settings: Settings, called: references.Called | None = None) -> Site:
@@ -357,18 +326,17 @@ def _http_port(found: _Found, entered: int) -> int:
     return named[0] if len(named) == 1 else entered
 
 
+def _named(pod: pods.Pod, settings: Settings) -> pods.Container | None:
+    names = (settings.container,) if settings.container is not None else _KSERVE_CONTAINERS
+    return next((app for name in names if (app := pod.container(name)) is not None), None)
+
+
 def _container(pod: pods.Pod, settings: Settings) -> pods.Container:
-    if settings.container is not None:
-        chosen = pod.container(settings.container)
-        if chosen is None or chosen.name == model.CONTAINER:
-            names = ", ".join(app.name for app in pod.apps)
-            raise Reason.NO_SUCH_CONTAINER(name=settings.container, names=names)
-        return chosen
-    for name in _KSERVE_CONTAINERS:
-        found = pod.container(name)
-        if found is not None:
-            return found
-    return _only(pod.apps)
+    named = _named(pod, settings)
+    if settings.container is not None and (named is None or named.name == model.CONTAINER):
+        names = ", ".join(app.name for app in pod.apps)
+        raise Reason.NO_SUCH_CONTAINER(name=settings.container, names=names)
+    return named or _only(pod.apps)
 
 
 def _only(apps: Sequence[pods.Container]) -> pods.Container:
@@ -389,20 +357,18 @@ def _server(container: pods.Container, settings: Settings) -> tuple[servers.Serv
 
     What a server that is known is given counts more than what the pod's owner names: it is what the server reads.
     """
+    known = servers.recognise(container)
     if settings.app_port_arg or settings.app_port_env:
-        known = servers.recognise(container)
         told = listening.told(known.http, container) if known else listening.Told(None)
         if told.why or (told.setting is not None and told.setting.present):
             return known, told
         custom = servers.Server("the app", servers.custom(settings.app_port_arg, settings.app_port_env))
         return custom, listening.told(custom.http, container)
-    known = servers.recognise(container)
     if known is None:
         told = listening.twelve_factor(container)
         return (servers.TWELVE_FACTOR if told.setting else None), told
-    if listening.is_off(known.http, container):
-        return known, listening.Told(None)
-    return known, listening.told(known.http, container)
+    is_off = listening.is_off(known.http, container)
+    return known, listening.Told(None) if is_off else listening.told(known.http, container)
 
 
 def _port(found: _Found, settings: Settings, of_kserve: bool) -> int:
@@ -421,23 +387,20 @@ def _port(found: _Found, settings: Settings, of_kserve: bool) -> int:
     is_known = setting is not None and (setting.present or not listening.may_be_in_a_file(listener, container))
     if setting is not None and is_known and not declared:
         return setting.port
-    return _declared_port(container, _without_grpc(found, declared))
+    return _declared_port(found)
 
 
-def _without_grpc(found: _Found, declared: Sequence[pods.Port]) -> Sequence[pods.Port]:
-    """The ports that may be for HTTP; the one for gRPC, where a server's own port for HTTP is not declared."""
-    of_grpc = [entry for entry in declared if entry.container_port == found.taken_port]
-    others = [entry for entry in declared if entry.container_port != found.taken_port]
+def _declared_port(found: _Found) -> int:
+    """The one for HTTP; the one for gRPC, where a server's own port for HTTP is not declared."""
+    container, ports = found.container, found.container.tcp_ports
+    of_grpc = [entry for entry in ports if entry.container_port == found.taken_port]
+    others = [entry for entry in ports if entry.container_port != found.taken_port]
     is_undeclared = found.setting is not None and not any(map(is_for_http, others))
-    return of_grpc if of_grpc and (is_undeclared or not others) else others
-
-
-def _declared_port(container: pods.Container, declared: Sequence[pods.Port]) -> int:
-    by_name = [entry for entry in declared if is_for_http(entry)]
-    for candidates in (declared, by_name):
+    declared = of_grpc if of_grpc and (is_undeclared or not others) else others
+    for candidates in (declared, [entry for entry in declared if is_for_http(entry)]):
         if len(candidates) == 1:
             return candidates[0].container_port
     if not declared:
         raise Reason.NO_PORT(container=container.name)
-    ports = ", ".join(str(entry.container_port) for entry in declared)
-    raise Reason.AMBIGUOUS_PORT(container=container.name, ports=ports)
+    numbers = ", ".join(str(entry.container_port) for entry in declared)
+    raise Reason.AMBIGUOUS_PORT(container=container.name, ports=numbers)
