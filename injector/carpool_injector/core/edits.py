@@ -11,6 +11,9 @@ from typing import Any
 
 from carpool_injector.core import command_lines, model
 
+GROUPS = ("initContainers", "containers")
+"""A pod's lists of containers."""
+
 
 class Draft:
     """Edits of a pod's JSON. The original is never changed; `pod` is the result.
@@ -23,38 +26,29 @@ class Draft:
         for key in ("metadata", "spec"):
             if self.pod.get(key) is not None:
                 self.pod[key] = dict(self.pod[key])
-        self._touched: dict[str, model.Object] = {}
+        self._touched: dict[tuple[str, str], model.Object] = {}
 
     def annotate(self, key: str, value: str) -> None:
         """Set an annotation."""
-        metadata = self._part(self.pod, "metadata", {})
+        if self.pod.get("metadata") is None:
+            self.pod["metadata"] = {}
+        metadata = self.pod["metadata"]
         metadata["annotations"] = {**(metadata.get("annotations") or {}), key: value}
 
     def unannotate(self, key: str) -> None:
         """Remove an annotation, if it is there; the last one takes the map with it."""
         metadata = self.pod.get("metadata") or {}
-        rest = {name: value for name, value in (metadata.get("annotations") or {}).items() if name != key}
-        if rest:
-            metadata["annotations"] = rest
-        elif metadata.get("annotations"):
-            del metadata["annotations"]
+        if annotations := metadata.get("annotations"):
+            put_or_drop(metadata, "annotations", {name: value for name, value in annotations.items() if name != key})
 
     def container(self, name: str) -> model.Object:
         """The regular container of that name, as a copy that may be changed; KeyError if there is none."""
-        if name not in self._touched:
-            at, found = self._find("containers", name)
-            self.pod["spec"]["containers"] = list(self.pod["spec"]["containers"])
-            self.pod["spec"]["containers"][at] = self._touched[name] = copy.deepcopy(found)
-        return self._touched[name]
+        return self._copied("containers", name)
 
     def any_container(self, name: str) -> model.Object:
         """Likewise of both lists, init containers first; KeyError if there is none."""
-        if all(each.get("name") != name for each in self._list("initContainers")):
-            return self.container(name)
-        _, found = self._find("initContainers", name)
-        copied = copy.deepcopy(found)
-        self.put("initContainers", copied)
-        return copied
+        is_initial = any(each.get("name") == name for each in self._list("initContainers"))
+        return self._copied("initContainers" if is_initial else "containers", name)
 
     def replace(self, group: str, items: list[model.Object]) -> None:
         """Put other containers in the place of all in a list of the spec."""
@@ -67,11 +61,8 @@ class Draft:
 
     def sidecar(self) -> model.Object | None:
         """The sidecar container as it stands, in either list; not to be changed."""
-        for group in ("initContainers", "containers"):
-            for container in self._list(group):
-                if container.get("name") == model.CONTAINER:
-                    return dict(container)
-        return None
+        held = (each for group in GROUPS for each in self._list(group))
+        return next((dict(each) for each in held if each.get("name") == model.CONTAINER), None)
 
     def put(self, group: str, item: model.Object) -> None:
         """Put an item into a list of the spec: in place of the one of the same name, else at the end."""
@@ -87,12 +78,8 @@ class Draft:
         """Take an item out of a list of the spec, if it is there; the last one takes the list with it."""
         items = self._list(group)
         rest = [item for item in items if item.get("name") != name]
-        if len(rest) == len(items):
-            return
-        if rest:
-            self.pod["spec"][group] = rest
-        else:
-            del self.pod["spec"][group]
+        if len(rest) < len(items):
+            put_or_drop(self.pod["spec"], group, rest)
 
     def set_sysctl(self, name: str, value: str) -> None:
         """Give the pod a kernel parameter that it has not."""
@@ -104,25 +91,20 @@ class Draft:
         """Take a kernel parameter out, if it is there; the last one takes the list with it."""
         found = dict(self.pod["spec"].get("securityContext") or {})
         rest = [each for each in found.pop("sysctls", None) or () if each.get("name") != name]
-        if rest or found:
-            self.pod["spec"]["securityContext"] = {**found, **({"sysctls": rest} if rest else {})}
-        else:
-            self.pod["spec"].pop("securityContext", None)
+        found |= {"sysctls": rest} if rest else {}
+        put_or_drop(self.pod["spec"], "securityContext", found)
 
     def _list(self, group: str) -> list[Any]:
         return list(self.pod["spec"].get(group) or ())
 
-    def _find(self, group: str, name: str) -> tuple[int, model.Object]:
-        for at, container in enumerate(self._list(group)):
-            if container.get("name") == name:
-                return at, container
-        raise KeyError(name)
-
-    @staticmethod
-    def _part(parent: model.Object, key: str, empty: Any) -> Any:
-        if parent.get(key) is None:
-            parent[key] = empty
-        return parent[key]
+    def _copied(self, group: str, name: str) -> model.Object:
+        if (group, name) not in self._touched:
+            found = next((each for each in self._list(group) if each.get("name") == name), None)
+            if found is None:
+                raise KeyError(name)
+            self._touched[group, name] = copy.deepcopy(found)
+            self.put(group, self._touched[group, name])
+        return self._touched[group, name]
 
 
 def set_variable(container: model.Object, name: str, value: str) -> None:

@@ -199,7 +199,7 @@ def _revert(draft: Draft, done: pod_annotations.Injected) -> None:
 def _remove(draft: Draft, pod: pods.Pod) -> None:
     """Take the status out, and container and volume if it says that they are ours."""
     if pod_annotations.read_status(pod) is not None:
-        for group in ("initContainers", "containers"):
+        for group in edits.GROUPS:
             draft.remove(group, model.CONTAINER)
         draft.remove("volumes", pod_annotations.TOKEN_SHIELD)
     draft.unannotate(pod_annotations.STATUS)

@@ -26,7 +26,6 @@ Action = tuple[str, model.Object]
 
 _PROBES = dict(zip(pods.PROBES, ("readyz", "livez", "startupz"), strict=True))
 _HOOKS = dict(zip(pods.HOOKS, ("poststartz", "prestopz"), strict=True))
-_GROUPS = ("initContainers", "containers")
 
 
 class Place(NamedTuple):
@@ -110,7 +109,10 @@ def give(draft: edits.Draft, detour: Detour) -> None:
 
     _change_handlers(draft, mesh.proxy, detoured)
     # Of a container that is gone, KServe's agent say, the proxy may go on knowing: it comes back with its webhook.
-    names = {model.CONTAINER, *(each.get("name") for group in _GROUPS for each in draft.pod["spec"].get(group) or ())}
+    names = {
+        model.CONTAINER,
+        *(each.get("name") for group in edits.GROUPS for each in draft.pod["spec"].get(group) or ()),
+    }
     mesh.remember(draft, given, {place for place in detour.before.keys() - given.keys() if place.container in names})
 
 
@@ -123,7 +125,7 @@ def _change_handlers(draft: edits.Draft, proxy: str, change: Callable[[Place, mo
             return each
         return references.with_handlers(each, lambda member, handler: change(Place(str(name), member), handler))
 
-    for group in _GROUPS:
+    for group in edits.GROUPS:
         found = draft.pod["spec"].get(group) or []
         after = [changed(each) for each in found]
         if any(one is not other for one, other in zip(found, after, strict=True)):
