@@ -63,8 +63,10 @@ def may_inject(
             return None
 
     settings = tried(pod_annotations.read_settings, sources(pod, namespace, config), config)
-    if settings is not None and (skip := _skip(pod, settings, for_all)):
+    if settings is not None and (skip := skip_reason(pod, settings.components)):
         return Answer(skip=skip)
+    if settings is not None and for_all and list_servers.gains_nothing(pod, settings):
+        return Answer(skip=Skip.BATCHES_ITSELF)
     reasons += [Reason.WINDOWS()] if pod.is_for_windows else []
     reasons += [Reason.HOST_NETWORK()] if pod.spec.host_network else []
     if settings is not None:
@@ -93,13 +95,6 @@ def sources(pod: pods.Pod, namespace: model.Namespace, config: Config) -> list[p
         pod_annotations.Source(pod_annotations.batcher_settings(pod), "KServe's batcher"),
         pod_annotations.Source(pod.metadata.annotations),
     ]
-
-
-def _skip(pod: pods.Pod, settings: Settings, for_all: bool) -> Skip | None:
-    reason = skip_reason(pod, settings.components)
-    if reason is None and for_all and list_servers.gains_nothing(pod, settings):
-        return Skip.BATCHES_ITSELF
-    return reason
 
 
 def skip_reason(pod: pods.Pod, components: str | None) -> Skip | None:
@@ -135,9 +130,9 @@ def _check_names(pod: pods.Pod, config: Config) -> None:
             if port.name in _PORT_NAMES and found.name != model.CONTAINER:
                 raise Reason.PORT_NAME_TAKEN(container=found.name, name=port.name)
     images = {config.image, *config.channels.values()}
-    for found in pod.all_containers:
-        if found.name == model.CONTAINER and found.image not in images:
-            raise Reason.CONTAINER_NAME_TAKEN(name=model.CONTAINER, image=(found.image or "")[:80])
+    own = pod.any_container(model.CONTAINER)
+    if own is not None and own.image not in images:
+        raise Reason.CONTAINER_NAME_TAKEN(name=model.CONTAINER, image=(own.image or "")[:80])
 
 
 def check_lists(pod: pods.Pod, settings: Settings, config: Config) -> None:
@@ -147,12 +142,8 @@ def check_lists(pod: pods.Pod, settings: Settings, config: Config) -> None:
     """
     if settings.lists is None or settings.lists == config.defaults.get("lists"):
         return
-    mounts = [
-        str(mount.get("mountPath")).rstrip("/")
-        for each in pod.all_containers
-        if each.name == model.CONTAINER
-        for mount in each.volume_mounts
-    ]
+    own = pod.any_container(model.CONTAINER)
+    mounts = [str(mount.get("mountPath")).rstrip("/") for mount in (own.volume_mounts if own else ())]
     for file in list_rules.files(settings.lists):
         if not any(file == mount or file.startswith(f"{mount}/") for mount in mounts):
             raise Reason.LISTS_NOT_MOUNTED(file=file, name=model.CONTAINER)

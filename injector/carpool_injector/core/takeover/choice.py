@@ -65,22 +65,14 @@ def _automatic(asked: Context) -> str:
         return "queue-proxy"
     if site.is_kserve and proxies.find_agent(asked.pod).expected:
         return "kserve-agent"
-    if _is_movable(site):
+    first, settings = site.taken[0], asked.settings
+    if first.setting is not None and (site.server is not None or first.by_grpc):
         return "port-swap"
-    if not site.is_kserve and site.entry is not None and site.entry.name and _is_meant(asked):
+    chosen = settings.grpc_port if first.by_grpc else settings.port
+    is_named = first.entry is not None and first.entry.name and not site.is_kserve
+    if is_named and (chosen is not None or sites.is_for_http(first.entry)):  # mysql is a name, too
         return "named-port"
     raise _no_way(site)
-
-
-def _is_movable(site: sites.Site) -> bool:
-    return site.taken[0].setting is not None and (site.server is not None or not site.has_http)
-
-
-def _is_meant(asked: Context) -> bool:
-    """Whether the port's name says HTTP, or the pod's owner chose the port: mysql is a name, too."""
-    entry, settings = asked.site.entry, asked.settings
-    chosen = settings.port if asked.site.has_http else settings.grpc_port
-    return chosen is not None or (entry is not None and sites.is_for_http(entry))
 
 
 def _no_way(site: sites.Site) -> Refusal:
@@ -98,7 +90,8 @@ def _native_if_possible(asked: Context, name: str) -> bool:
     Raises `Refusal` where that was asked for all the same, and for a pod that ends by itself: only a native sidecar
     ends with it.
     """
-    mode = _mode(asked)
+    wanted = asked.settings.sidecar_mode or "auto"
+    mode = asked.config.sidecar_mode if wanted == "auto" else wanted
     obstacle = next(_obstacles(asked, name), None)
     if mode == "native" and obstacle is not None:
         raise Reason.NO_NATIVE_SIDECARS(obstacle=obstacle)
@@ -133,22 +126,13 @@ def _check_names(asked: Context, name: str, native: bool) -> None:
     The first container with that name counts, and native sidecars come last (FindPort of Kubernetes). A container in
     front of the app was found before as well, so nothing changes where the app's port stays what it was.
     """
-    app = asked.site.container
-    regular, in_order = asked.pod.spec.containers, asked.pod.running
+    app, in_order = asked.site.container, asked.pod.running
+    others = [each for each in (in_order if native else asked.pod.spec.containers) if each is not app]
     for entry in _taken_entries(asked.site, name):
-        rivals = [
-            each
-            for each in (in_order if native else regular)
-            if each.name not in (app.name, model.CONTAINER)
-            and any(port.is_tcp and port.name == entry.name for port in each.ports)
-        ]
+        rivals = [each for each in others if any(port.name == entry.name for port in each.tcp_ports)]
+        rivals = [each for each in rivals if each.name != model.CONTAINER]
         if not entry.name or not rivals:
             continue
         if name != "named-port" and in_order.index(rivals[0]) < in_order.index(app):
             continue
         raise Reason.PORT_NAME_SHARED(container=app.name, other=rivals[0].name, name=entry.name)
-
-
-def _mode(asked: Context) -> str:
-    wanted = asked.settings.sidecar_mode or "auto"
-    return asked.config.sidecar_mode if wanted == "auto" else wanted

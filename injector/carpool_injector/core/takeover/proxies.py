@@ -20,7 +20,7 @@ from carpool_injector.core import command_lines, edits, model, pod_annotations, 
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import by_port
-from carpool_injector.core.takeover.context import KSERVE_AGENT_PORT, Context, Listens, Ports
+from carpool_injector.core.takeover.context import KSERVE_AGENT_PORT, Context, Listens
 
 _INTERNAL = "internal.serving.kserve.io/"
 _LOGGER, _PULLER = _INTERNAL + "logger", _INTERNAL + "agent"
@@ -81,9 +81,20 @@ def plan_agent(asked: Context, native: bool) -> model.Plan:
     if grpc is not None:
         by_port.check(site, grpc)
     ports = asked.ports()
-    listen = ports.take() if agent.stays else _agents_port(ports)
+    listen = ports.take() if agent.stays else ports.take(KSERVE_AGENT_PORT, may_be_agents=True)
+    if not agent.stays and listen != KSERVE_AGENT_PORT:
+        raise Reason.AGENT_PORT_TAKEN(port=KSERVE_AGENT_PORT)
     admin = ports.take(asked.config.admin_port)
-    steps, moves = list(_steps(agent, listen)), []
+    steps = [
+        "KServe's agent is left out: its annotation internal.serving.kserve.io/batcher is removed",
+        f"the sidecar listens on {listen}, where KServe's Service sends",
+    ]
+    if agent.stays:
+        steps = [
+            "KServe's agent stays on 9081 for what else it does, and its batcher is switched off",
+            f"the agent sends to the sidecar on {listen}, and the sidecar to the app",
+        ]
+    moves = []
     if grpc is not None:
         moves = [by_port.swap(grpc, ports.take())]
         steps += [by_port.step(site, grpc, moves[0].new), f"the sidecar listens on {grpc.port} for gRPC"]
@@ -94,25 +105,6 @@ def _check_http(site: sites.Site) -> None:
     """Raises `Refusal` for an app that is entered by gRPC, which KServe's agent does not speak."""
     if site.by_grpc:
         raise Reason.AGENT_SPEAKS_HTTP(port=site.grpc.port if site.grpc else site.port, container=site.container.name)
-
-
-def _agents_port(ports: Ports) -> int:
-    port = ports.take(KSERVE_AGENT_PORT, may_be_agents=True)
-    if port != KSERVE_AGENT_PORT:
-        raise Reason.AGENT_PORT_TAKEN(port=KSERVE_AGENT_PORT)
-    return port
-
-
-def _steps(agent: Agent, listen: int) -> tuple[str, ...]:
-    if agent.stays:
-        return (
-            "KServe's agent stays on 9081 for what else it does, and its batcher is switched off",
-            f"the agent sends to the sidecar on {listen}, and the sidecar to the app",
-        )
-    return (
-        "KServe's agent is left out: its annotation internal.serving.kserve.io/batcher is removed",
-        f"the sidecar listens on {listen}, where KServe's Service sends",
-    )
 
 
 def apply_agent(draft: Draft, planned: model.Plan, pod: pods.Pod) -> None:
@@ -175,14 +167,23 @@ def apply_queue_proxy(draft: Draft, planned: model.Plan, pod: pods.Pod) -> str |
     agent = find_agent(pod)
     apply_agent(draft, planned, pod)
     queue = draft.container(pods.QUEUE_PROXY)
-    probe = _probe(edits.variable(queue, PROBE))
-    behind_agent = agent.present and agent.stays
-    if not behind_agent:
+    probe = _ask_sidecar(queue, planned.admin_port)
+    if not (agent.present and agent.stays):
         edits.set_variable(queue, pods.USER_PORT, str(planned.grpc_listen_port or planned.listen_port))
+        return probe
+    # KServe copied queue-proxy's variables into its agent, as they were at that moment: make both moments the same.
+    behind = draft.container(pods.AGENT)
+    if edits.variable(behind, pods.USER_PORT) is not None:
+        edits.set_variable(behind, pods.USER_PORT, str(planned.app_port))
+    _ask_sidecar(behind, planned.admin_port)
+    return probe
+
+
+def _ask_sidecar(container: model.Object, admin_port: int) -> str | None:
+    """Let queue-proxy, or an agent with a copy of its variables, ask the sidecar. Returns whom it asked before."""
+    probe = _probe(edits.variable(container, PROBE))
     if probe is not None:
-        edits.set_variable(queue, PROBE, _ask_sidecar(planned.admin_port, probe))
-    if behind_agent:  # KServe copied queue-proxy's variables into it, as they were at that moment
-        _align(draft.container(pods.AGENT), planned)
+        edits.set_variable(container, PROBE, _probe_of_sidecar(admin_port, probe))
     return probe
 
 
@@ -197,20 +198,11 @@ def _probe(text: str | None) -> str | None:
     return text if probes and is_usable else None
 
 
-def _ask_sidecar(admin_port: int, instead_of: str) -> str:
-    """A probe of the sidecar, in a list where there was one (ENABLE_MULTI_CONTAINER_PROBES)."""
+def _probe_of_sidecar(admin_port: int, instead_of: str) -> str:
+    """In a list where there was one (ENABLE_MULTI_CONTAINER_PROBES)."""
     action = {"path": "/readyz", "port": admin_port, "host": "127.0.0.1", "scheme": "HTTP"}
     text = json.dumps({"httpGet": action, "successThreshold": 1}, separators=(",", ":"))
     return f"[{text}]" if instead_of.lstrip().startswith("[") else text
-
-
-def _align(agent: model.Object, planned: model.Plan) -> None:
-    """KServe copies queue-proxy's variables into its agent, as they are at that moment: make both moments the same."""
-    if edits.variable(agent, pods.USER_PORT) is not None:
-        edits.set_variable(agent, pods.USER_PORT, str(planned.app_port))
-    probe = _probe(edits.variable(agent, PROBE))
-    if probe is not None:
-        edits.set_variable(agent, PROBE, _ask_sidecar(planned.admin_port, probe))
 
 
 def revert_queue_proxy(draft: Draft, done: pod_annotations.Injected) -> None:
@@ -225,18 +217,15 @@ def revert_queue_proxy(draft: Draft, done: pod_annotations.Injected) -> None:
     if edits.variable(queue, pods.USER_PORT) == str(ours) and not _is_agents(draft, done):
         edits.set_variable(queue, pods.USER_PORT, str(apps))
     probe = edits.variable(draft.sidecar() or {}, PROBE)
-    for name in (pods.QUEUE_PROXY, pods.AGENT):
-        if probe is None or not draft.has(name):
-            continue
-        if edits.variable(draft.container(name), PROBE) == _ask_sidecar(done.admin_port, probe):
-            edits.set_variable(draft.container(name), PROBE, probe)
+    for container in (queue, *([draft.container(pods.AGENT)] if draft.has(pods.AGENT) else [])):
+        if probe is not None and edits.variable(container, PROBE) == _probe_of_sidecar(done.admin_port, probe):
+            edits.set_variable(container, PROBE, probe)
 
 
 def _is_agents(draft: Draft, done: pod_annotations.Injected) -> bool:
     """Whether USER_PORT means an agent that stays, which happens to be where a sidecar would listen as well."""
-    agents = (item for item in draft.pod["spec"]["containers"] if item.get("name") == pods.AGENT)
-    passes_on = any(is_agent(agent.get("args") or ()) for agent in agents)
-    return passes_on and done.listen_port == KSERVE_AGENT_PORT
+    agent = draft.container(pods.AGENT) if draft.has(pods.AGENT) else {}
+    return is_agent(agent.get("args") or ()) and done.listen_port == KSERVE_AGENT_PORT
 
 
 def concurrency(pod: pods.Pod) -> int:
