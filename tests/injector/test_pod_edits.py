@@ -16,6 +16,10 @@ def test_every_variable_of_the_name_gets_the_value_and_loses_where_it_came_from(
     assert container["env"] == [{"name": "A", "value": "2"}, {"name": "A", "value": "2"}, {"name": "B"}]
 
 
+def test_of_several_variables_of_a_name_the_last_one_counts_as_in_the_kubelet() -> None:
+    assert edits.variable({"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}, "A") == "2"
+
+
 @pytest.mark.parametrize("container", [{}, {"env": None}, {"env": []}])
 def test_a_variable_is_added_where_there_is_none_and_the_last_one_takes_the_list_with_it(container):
     edits.set_variable(container, "A", "1")

@@ -12,7 +12,7 @@ import jsonpatch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from carpool_injector.core import config, injection, model, references
+from carpool_injector.core import config, injection, model, pod_annotations, references
 from carpool_injector.core import pods as views
 from carpool_sidecar import config as sidecar_config
 from tests.injector import admission_simulator, api_defaults, kserve_model, meshes, pod_rules, pods, strategies
@@ -209,6 +209,15 @@ def test_nothing_that_follows_the_app_goes_on_naming_a_port_that_the_sidecar_too
     for port in {*http, plan.grpc_listen_port if plan.takeover in ("port-swap", "kserve-agent") else None} - {None}:
         left = [each for each in references.find(after, app, port, None) if each.fate is not references.Fate.STAYS]
         assert left == []
+
+
+@given(strategies.situations())
+def test_the_status_tells_every_move_of_the_plan_so_that_it_can_be_undone(situation: strategies.Situation) -> None:
+    outcome = _injected(situation)
+    done = pod_annotations.read_status(views.read(outcome.pod))
+    assert done is not None
+    assert outcome.plan is not None
+    assert done.moves == list(outcome.plan.moves)
 
 
 @given(strategies.situations())

@@ -32,6 +32,7 @@ ON_WINDOWS = {
     "by affinity, among others": affinity([wish("In", "a", key="zone"), wish("In", "windows")]),
     "by the label of old in an affinity": affinity([wish("In", "windows", key="beta.kubernetes.io/os")]),
     "by each of two terms": affinity([wish("In", "windows")], [wish("NotIn", "linux")]),
+    "by affinity, beside a system that no node has": affinity([wish("In", "windows", "plan9")]),
     "by its build in an affinity": affinity([wish("Exists", key="node.kubernetes.io/windows-build")]),
     "by its user": OPTIONS,
     "by its user, with a wish of either": {**affinity([wish("In", "linux", "windows")]), **OPTIONS},

@@ -85,7 +85,7 @@ def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings,
         "ports": [*effects.ports, admin_port],
         "resources": _resources(pod, plan, settings, config),
         "securityContext": _security_context(pod, config),
-        **_probes(plan.admin_port),
+        **{name: _probe(plan.admin_port, *form) for name, form in _PROBES.items()},
         "lifecycle": {"preStop": {"exec": {"command": drain}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": pod_annotations.TOKEN_SHIELD, "mountPath": _TOKEN_PATH, "readOnly": True}],
@@ -161,20 +161,17 @@ def _args(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
     yield from (f"{name}={value.replace('$', '$$')}" for name, value in flags.items())
 
 
-def _probes(admin_port: int) -> dict[str, model.Object]:
-    def probe(path: str, period: int, failures: int) -> model.Object:
-        return {
-            "httpGet": {"path": path, "port": admin_port, "scheme": "HTTP"},
-            "periodSeconds": period,
-            "timeoutSeconds": 5,
-            "successThreshold": 1,
-            "failureThreshold": failures,
-        }
+# Path, seconds from one to the next, failures that count.
+_PROBES = {"startupProbe": ("/livez", 1, 60), "readinessProbe": ("/readyz", 5, 2), "livenessProbe": ("/livez", 10, 6)}
 
+
+def _probe(admin_port: int, path: str, period: int, failures: int) -> model.Object:
     return {
-        "startupProbe": probe("/livez", 1, 60),
-        "readinessProbe": probe("/readyz", 5, 2),
-        "livenessProbe": probe("/livez", 10, 6),
+        "httpGet": {"path": path, "port": admin_port, "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "successThreshold": 1,
+        "failureThreshold": failures,
     }
 
 
@@ -272,8 +269,9 @@ def _with_others(existing: Any, built: list[Any], key: str, leave_out: Set[str] 
 def _same_amounts(existing: Any, built: model.Object) -> model.Object:
     """The API server writes 0.5 as 500m: the same amount in other words is no change."""
 
-    def settled(before: Any, wanted: dict[str, str]) -> dict[str, str]:
-        return {name: before[name] if _is_same(before, name, text) else text for name, text in wanted.items()}
+    def settled(held: model.Object, wanted: dict[str, str]) -> model.Object:
+        same = {name for name, text in wanted.items() if name in held and _amount(held[name]) == values.amount(text)}
+        return {name: held[name] if name in same else text for name, text in wanted.items()}
 
     before = existing or {}
     return {**before, **{kind: settled(before.get(kind) or {}, wanted) for kind, wanted in built.items()}}
@@ -292,10 +290,6 @@ def resource_advice(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iter
         )
 
 
-def _is_same(before: model.Object, name: str, text: str) -> bool:
-    return name in before and _amount(before[name]) == values.amount(text)
-
-
 _POD_SECONDS = 30  # terminationGracePeriodSeconds where a pod says nothing
 _MARGIN = 5
 _LONGEST = 86_400.0  # what the sidecar takes
@@ -308,8 +302,8 @@ def period_flags(pod: pods.Pod, settings: Settings) -> dict[str, str]:
 
     Raises `BadSettings` for a quiet period that does not fit.
     """
-    seconds = pod.spec.termination_grace_period_seconds
-    left = _seconds_left(_POD_SECONDS if seconds is None else max(seconds, 0))
+    seconds = max(_seconds_of(pod), 0)
+    left = min(max(float(seconds - _MARGIN), seconds / 2, 0.2), _LONGEST)
     grace = settings.grace_period or left
     quiet = min(_QUIET, grace / 3) if settings.quiet_period is None else settings.quiet_period
     if quiet >= grace:
@@ -317,19 +311,15 @@ def period_flags(pod: pods.Pod, settings: Settings) -> dict[str, str]:
         problem = f"must be shorter than the {grace:g} seconds that {limits} leave"
         raise BadSettings([f"annotation {model.PREFIX}quiet-period: got {quiet:g}: {problem}"])
     found = {"--quiet-period": (quiet, _QUIET), "--grace-period": (grace, _GRACE)}
-    return {name: _written_seconds(value) for name, (value, default) in found.items() if value != default}
+    told = {name: value for name, (value, usual) in found.items() if value != usual}
+    return {name: str(int(value)) if value.is_integer() else f"{value:.3g}" for name, value in told.items()}
 
 
 def outlasts_the_pod(pod: pods.Pod, settings: Settings) -> bool:
     """Whether the annotated grace period outlasts the pod's."""
+    return settings.grace_period is not None and settings.grace_period > _seconds_of(pod)
+
+
+def _seconds_of(pod: pods.Pod) -> int:
     seconds = pod.spec.termination_grace_period_seconds
-    given = _POD_SECONDS if seconds is None else seconds
-    return settings.grace_period is not None and settings.grace_period > given
-
-
-def _seconds_left(seconds: int) -> float:
-    return min(max(float(seconds - _MARGIN), seconds / 2, 0.2), _LONGEST)
-
-
-def _written_seconds(value: float) -> str:
-    return str(int(value)) if value.is_integer() else f"{value:.3g}"
+    return _POD_SECONDS if seconds is None else seconds

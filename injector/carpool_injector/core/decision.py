@@ -108,7 +108,10 @@ def who_asks(asked: Asked) -> model.Decision:
             continue
         if not answer:
             return model.Decision(False, row.explicit, row.source, Skip.SWITCHED_OFF)
-        return _suitable(asked, row)
+        # A namespace speaks for all its pods, databases included: only predictors are meant.
+        if not row.explicit and not asked.is_predictor(asked.pod):
+            return model.Decision(False, False, row.source, Skip.NOT_A_PREDICTOR)
+        return model.Decision(True, row.explicit, row.source, "asked")
     return model.Decision(False, False, "nobody", Skip.NOT_ASKED, concerned=False)
 
 
@@ -118,13 +121,6 @@ def conflicts(asked: Asked) -> Iterator[str]:
     annotation = asked.pod.metadata.annotations.get(pod_annotations.INJECT)
     if label is not None and annotation is not None and label != annotation:
         yield f"label and annotation {pod_annotations.INJECT} disagree; the label ({label}) counts"
-
-
-def _suitable(asked: Asked, row: Row) -> model.Decision:
-    """A namespace speaks for all its pods, databases included: only predictors are meant."""
-    if not row.explicit and not asked.is_predictor(asked.pod):
-        return model.Decision(False, False, row.source, Skip.NOT_A_PREDICTOR)
-    return model.Decision(True, row.explicit, row.source, "asked")
 
 
 def is_for_all(decided: model.Decision) -> bool:

@@ -104,6 +104,13 @@ def _inner(value: str, source: _Source) -> _Source:
     return _Source(invocations.split(value), source.variable, lambda name: False)
 
 
+_UNTELLING: Mapping[servers.Kind, str] = {
+    "file": "{name} may tell it another one",
+    "hint": "its code may overrule {name}",
+    "elsewhere": "{name} lets it listen elsewhere",
+}
+
+
 def told(listener: Listener, container: pods.Container) -> Told:
     """How a server can be told another port: by the strongest setting that tells it one, or by one that is added.
 
@@ -116,18 +123,14 @@ def told(listener: Listener, container: pods.Container) -> Told:
         if not given or setting.kind == "host":
             continue
         name, value = given[-1]
-        if setting.kind == "file":
-            if listener.adds in Listener(0, listener.settings[:at]).names("port"):
-                break  # what is added is stronger
-            return Told(None, f"{name} may tell it another one")
-        if setting.kind == "hint":
-            return Told(None, f"its code may overrule {name}")
+        if setting.kind == "file" and listener.adds in Listener(0, listener.settings[:at]).names("port"):
+            break  # what is added is stronger
         if setting.kind == "flags":
             if value is None or any(_given(each, _inner(value, source)) for each in listener.settings):
                 return Told(None, f"{name} tells it one")
             continue
-        if setting.kind == "elsewhere":
-            return Told(None, f"{name} lets it listen elsewhere")
+        if setting.kind in _UNTELLING:
+            return Told(None, _UNTELLING[setting.kind].format(name=name))
         if setting.several and len(given) > 1:
             return Told(None, f"{name} names several addresses")
         if name in run.variables:

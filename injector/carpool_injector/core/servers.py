@@ -397,11 +397,9 @@ def _has_a_sign_of_a_model(container: pods.Container) -> bool:
     name = (container.image or "").rpartition("/")[2].partition("@")[0].partition(":")[0]
     texts = [name, *container.words, *(item["name"] for item in container.env)]
     texts += [str(mount.get("mountPath")) for mount in container.volume_mounts]
-    if any(not _SIGNS.isdisjoint(_words_of(text)) for text in texts):
+    # With capitals within a word as the beginning of another one.
+    words = (re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower()) for text in texts)
+    if any(not _SIGNS.isdisjoint(each) for each in words):
         return True
     given = container.resources
     return given is not None and any(_DEVICES.fullmatch(key) for key in (*given.limits, *given.requests))
-
-
-def _words_of(text: str) -> list[str]:
-    return re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from carpool_injector.core import command_lines, model
+from carpool_injector.core import command_lines, model, pods
 
 
 class Resource(NamedTuple):
@@ -43,7 +43,8 @@ def advice(things: Sequence[model.Object], placed: Placed, plan: model.Plan) -> 
     """
     if plan.takeover not in ("named-port", "none"):
         return
-    names = _names(placed.pod, plan.container)
+    app = pods.read(placed.pod).container(plan.container)
+    names = {port.name: port.container_port for port in (app.ports if app else ()) if port.name}
     moved = moves(plan)
     for service in _services(things, placed):
         yield from _past(service, plan, names, moved)
@@ -237,11 +238,6 @@ def _targets(service: model.Object) -> Iterator[int | str]:
         if port.get("protocol") in (None, "", "TCP") and isinstance(target, int | str):
             number = _number(target)
             yield target if number is None else number
-
-
-def _names(pod: model.Object, container: str) -> dict[str, int]:
-    held: model.Object = next((each for each in pod["spec"]["containers"] if each.get("name") == container), {})
-    return {port["name"]: port["containerPort"] for port in held.get("ports") or () if port.get("name")}
 
 
 def _number(value: Any) -> int | None:

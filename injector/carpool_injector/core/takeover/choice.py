@@ -69,8 +69,8 @@ def _automatic(asked: Context) -> str:
     if first.setting is not None and (site.server is not None or first.by_grpc):
         return "port-swap"
     chosen = settings.grpc_port if first.by_grpc else settings.port
-    is_named = first.entry is not None and first.entry.name and not site.is_kserve
-    if is_named and (chosen is not None or sites.is_for_http(first.entry)):  # mysql is a name, too
+    entry = None if site.is_kserve else first.entry
+    if entry is not None and entry.name and (chosen is not None or sites.is_for_http(entry)):  # mysql is a name, too
         return "named-port"
     raise _no_way(site)
 
