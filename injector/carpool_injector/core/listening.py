@@ -213,7 +213,7 @@ def tls_of_runs(container: pods.Container) -> list[str]:
         return tls_signs(known.http, container)
     runs = [(each, servers.recognise(container, each)) for each in invocations.in_shell(container)]
     found = [sign for each, server in runs if server for sign in tls_signs(server.http, container, each)]
-    return found or [*_flags_of_tls(container), *_variables_of_tls(container)]
+    return found or list(_usual_tls(container))
 
 
 # Of programs that nobody knows.
@@ -226,12 +226,8 @@ _TLS_VARIABLE = re.compile(r"((APP|SERVER|HTTP|HTTPS|WEB|API)_)?(TLS|SSL)_(PRIVA
 _TLS_ADDRESS = re.compile(r"https://(0\.0\.0\.0|\+|\*|\[::\])(:[0-9]+)?/?", re.ASCII)
 
 
-def _flags_of_tls(container: pods.Container) -> Iterator[str]:
-    names = (word.partition("=")[0] for word in container.words)
-    return (name for name in names if name in _TLS_FLAGS)
-
-
-def _variables_of_tls(container: pods.Container) -> Iterator[str]:
+def _usual_tls(container: pods.Container) -> Iterator[str]:
+    yield from (flag for flag in (word.partition("=")[0] for word in container.words) if flag in _TLS_FLAGS)
     for item in container.env:
         value = item.get("value")
         is_told = "KEY" in item["name"] and _TLS_VARIABLE.fullmatch(item["name"]) and value != ""

@@ -108,17 +108,9 @@ def _rules(thing: model.Object, placed: Placed) -> Iterator[_Rule]:
             yield from form.rules(spec)
 
 
-def _of_network_policy(spec: model.Object) -> Iterator[_Rule]:
-    return (_ranges(rule.get("ports")) for rule in _members(spec.get("ingress")))
-
-
 def _of_cilium(spec: model.Object) -> Iterator[_Rule]:
     for rule in [*_members(spec.get("ingress")), *_members(spec.get("ingressDeny"))]:
         yield _ranges([port for each in _members(rule.get("toPorts")) for port in _members(each.get("ports"))])
-
-
-def _of_peer_authentication(spec: model.Object) -> Iterator[_Rule]:
-    yield _single(_part(spec, "portLevelMtls"))
 
 
 def _of_authorization_policy(spec: model.Object) -> Iterator[_Rule]:
@@ -128,10 +120,6 @@ def _of_authorization_policy(spec: model.Object) -> Iterator[_Rule]:
         asked = [each for each in _members(rule.get("when")) if each.get("key") == "destination.port"]
         held += [each.get(key) for each in asked for key in ("values", "notValues")]
         yield _single([text for each in held for text in _list(each)])
-
-
-def _of_linkerd_server(spec: model.Object) -> Iterator[_Rule]:
-    yield _single([spec.get("port")])
 
 
 def _single(ports: Iterable[Any]) -> _Rule:
@@ -177,24 +165,30 @@ def _without_sources(selector: Any) -> model.Object:
 class _Form(NamedTuple):
     """Where a kind of policy says which pods and which ports it is for; `plain` makes its selector one of labels."""
 
-    rules: Callable[[model.Object], Iterator[_Rule]]
+    rules: Callable[[model.Object], Iterable[_Rule]]
     selector: str = "selector"
     plain: Callable[[Any], Any] = lambda selector: selector
     has_namespace: bool = True
 
 
-_ISTIO = ("security.istio.io", "v1beta1")
+_CILIUM = _Form(_of_cilium, "endpointSelector", _without_sources)
 _POLICIES = {
-    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"): _Form(_of_network_policy, "podSelector"),
-    Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"): _Form(
-        _of_cilium, "endpointSelector", _without_sources
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"): _Form(
+        lambda spec: [_ranges(rule.get("ports")) for rule in _members(spec.get("ingress"))], "podSelector"
     ),
-    Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"): _Form(
-        _of_cilium, "endpointSelector", _without_sources, has_namespace=False
+    Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"): _CILIUM,
+    Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"): _CILIUM._replace(
+        has_namespace=False
     ),
-    Resource(*_ISTIO, "peerauthentications", "PeerAuthentication"): _Form(_of_peer_authentication),
-    Resource(*_ISTIO, "authorizationpolicies", "AuthorizationPolicy"): _Form(_of_authorization_policy),
-    Resource("policy.linkerd.io", "v1beta1", "servers", "Server"): _Form(_of_linkerd_server, "podSelector"),
+    Resource("security.istio.io", "v1beta1", "peerauthentications", "PeerAuthentication"): _Form(
+        lambda spec: [_single(_part(spec, "portLevelMtls"))]
+    ),
+    Resource("security.istio.io", "v1beta1", "authorizationpolicies", "AuthorizationPolicy"): _Form(
+        _of_authorization_policy
+    ),
+    Resource("policy.linkerd.io", "v1beta1", "servers", "Server"): _Form(
+        lambda spec: [_single([spec.get("port")])], "podSelector"
+    ),
 }
 _FORMS = {(each.group, each.kind): form for each, form in _POLICIES.items()}
 POLICIES = tuple(_POLICIES)
