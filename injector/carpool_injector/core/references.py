@@ -52,7 +52,7 @@ def find(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortS
     found = [Reference(app.name, "the declared port", port, Fate.FOLLOWS) for _ in app.declared(port)]
     if setting is not None and setting.present:
         found.append(Reference(app.name, str(setting), port, Fate.FOLLOWS))
-    for container in _mirroring_nobody(pod):
+    for container in _own_containers(pod):
         found += _in_handlers(container, app, port, setting)
         found += _in_settings(container, app, port, setting)
     return found
@@ -65,7 +65,7 @@ def staying(pod: pods.Pod, app: pods.Container, port: int, setting: listening.Po
             yield f"{each} goes on naming {port}: {each.why}"
 
 
-def _mirroring_nobody(pod: pods.Pod) -> Iterator[pods.Container]:
+def _own_containers(pod: pods.Pod) -> Iterator[pods.Container]:
     return (each for each in pod.all_containers if each.name not in pods.MIRRORED)
 
 
@@ -103,15 +103,15 @@ def _in_settings(
     words = [word for at, word in enumerate(container.words) if at not in telling]
     if port in (*command_lines.ports(words), *command_lines.ports_in_flags(words)):
         yield Reference(container.name, "an argument", port, Fate.STAYS, _ANSWERED)
+    text = str(port)  # most of hundreds of variables do not have it
     for name, value in container.literals:
-        # Most of hundreds of variables do not have it.
-        if str(port) in value and name != told_by and (value == str(port) or port in command_lines.ports([value])):
+        if text in value and name != told_by and (value == text or port in command_lines.ports([value])):
             yield Reference(container.name, f"the variable {name}", port, Fate.STAYS, _ANSWERED)
 
 
 def ports_named(pod: pods.Pod) -> Iterator[int]:
     """The ports that anything in the pod declares, listens on or asks, as far as its containers tell."""
-    for container in _mirroring_nobody(pod):
+    for container in _own_containers(pod):
         for entry in container.ports:
             yield from (entry.container_port, *([entry.host_port] if entry.host_port else []))
         for _, handler in container.handlers:
@@ -125,12 +125,13 @@ def ports_named(pod: pods.Pod) -> Iterator[int]:
 
 def callers_within(pod: pods.Pod, app: pods.Container, port: int) -> list[str]:
     """The other containers that call the app's port within the pod: a proxy in front of it, say."""
+    text = str(port)
     others = (each for each in pod.running if each.name not in (app.name, *pods.MIRRORED))
     return [
         each.name
         for each in others
         if port in command_lines.ports(each.words)
-        or any(port in command_lines.ports([value]) for _, value in each.literals if str(port) in value)
+        or any(port in command_lines.ports([value]) for _, value in each.literals if text in value)
     ]
 
 
@@ -141,7 +142,7 @@ def proof_of_reach(pod: pods.Pod, app: pods.Container, port: int, called: Called
     where nothing shows it.
     """
     declared = app.declared(port)
-    handlers = (each for held in _mirroring_nobody(pod) for each in _in_handlers(held, app, port, None))
+    handlers = (each for held in _own_containers(pod) for each in _in_handlers(held, app, port, None))
     if any(entry.host_port for entry in declared) or any(each.from_outside for each in handlers):
         return ""
     names: list[int | str] = [port, *(each.name for each in declared if each.name and _is_first(pod, app, each.name))]

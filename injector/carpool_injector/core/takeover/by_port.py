@@ -86,8 +86,8 @@ def plan_names(asked: Context, native: bool) -> model.Plan:
     named = [each for each in site.taken if _has_name(site, each)]
     ports = asked.ports()
     listen, admin = ports.take(asked.config.port, may_be_agents=True), ports.take(asked.config.admin_port)
-    grpc = ports.take() if any(each.by_grpc for each in named) else None
-    moves = [model.Move(each.port, each.port, grpc or 0 if each.by_grpc else listen, each.by_grpc) for each in named]
+    moves = [model.Move(each.port, each.port, ports.take() if each.by_grpc else listen, each.by_grpc) for each in named]
+    grpc = next((each.listen for each in moves if each.by_grpc), None)
     steps = [
         f"the port name {each.entry.name!r} moves from container {site.container.name!r} (port {each.port}) to the "
         f"sidecar (port {move.listen})"
