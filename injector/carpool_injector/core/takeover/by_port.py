@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from carpool_injector.core import model, references, refusals, sites
 from carpool_injector.core.refusals import Reason
-from carpool_injector.core.takeover.context import Context, Listens
+from carpool_injector.core.takeover.context import Context
 
 
 def plan_swap(asked: Context, native: bool) -> model.Plan:
@@ -28,7 +28,7 @@ def plan_swap(asked: Context, native: bool) -> model.Plan:
     moves = [swap(each, ports.take()) for each in site.taken]
     listen = site.port if site.has_http else ports.take(asked.config.port, may_be_agents=True)
     grpc = site.taken_grpc.port if site.taken_grpc else None
-    return asked.plan("port-swap", native, Listens(listen, admin, grpc), list(_steps(site, moves)), moves)
+    return asked.plan("port-swap", native, (listen, admin, grpc), list(_steps(site, moves)), moves)
 
 
 def swap(entrance: sites.Entrance, new: int) -> model.Move:
@@ -98,7 +98,7 @@ def plan_names(asked: Context, native: bool) -> model.Plan:
         f"Services must target the port by that name; those that target {' or '.join(str(each.port) for each in named)}"
         " go past the sidecar"
     )
-    return asked.plan("named-port", native, Listens(listen, admin, grpc), steps, moves)
+    return asked.plan("named-port", native, (listen, admin, grpc), steps, moves)
 
 
 def _has_name(site: sites.Site, entrance: sites.Entrance) -> bool:
@@ -119,4 +119,4 @@ def plan_beside(asked: Context, native: bool) -> model.Plan:
     rpc = ports.take() if asked.site.taken_grpc else None
     both = f"{listen} and, for gRPC, on {rpc}" if rpc else str(listen)
     steps = (f"the sidecar listens on {both}; point the Service's targetPort there", "the app is left as it is")
-    return asked.plan("none", native, Listens(listen, admin, rpc), steps)
+    return asked.plan("none", native, (listen, admin, rpc), steps)

@@ -39,33 +39,28 @@ class Context:
         self,
         takeover: model.Takeover,
         native: bool,
-        listen: Listens,
+        listen: tuple[int, int, int | None],
         steps: Sequence[str],
         moves: Sequence[model.Move] = (),
     ) -> model.Plan:
-        """A plan: the app is where the `moves` let it go, or where it is."""
+        """A plan: the app is where the `moves` let it go, or where it is.
+
+        The sidecar is to `listen` for HTTP, on its admin port, and for gRPC if it does.
+        """
         site, new = self.site, {each.old: each.new for each in moves}
+        http, admin, grpc = listen
         return model.Plan(
             takeover=takeover,
             native=native,
             container=site.container.name,
             app_port=new.get(site.port, site.port),
-            listen_port=listen.http,
-            admin_port=listen.admin,
+            listen_port=http,
+            admin_port=admin,
             steps=tuple(steps),
             grpc_app_port=new.get(site.grpc.port, site.grpc.port) if site.grpc else None,
-            grpc_listen_port=listen.grpc,
+            grpc_listen_port=grpc,
             moves=tuple(moves),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Listens:
-    """Where the sidecar listens; None: not for gRPC."""
-
-    http: int
-    admin: int
-    grpc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from carpool_injector.core import command_lines, edits, model, pod_annotations, 
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import by_port
-from carpool_injector.core.takeover.context import KSERVE_AGENT_PORT, Context, Listens
+from carpool_injector.core.takeover.context import KSERVE_AGENT_PORT, Context
 
 _INTERNAL = "internal.serving.kserve.io/"
 _LOGGER, _PULLER = _INTERNAL + "logger", _INTERNAL + "agent"
@@ -98,7 +98,7 @@ def plan_agent(asked: Context, native: bool) -> model.Plan:
     if grpc is not None:
         moves = [by_port.swap(grpc, ports.take())]
         steps += [by_port.step(site, grpc, moves[0].new), f"the sidecar listens on {grpc.port} for gRPC"]
-    return asked.plan("kserve-agent", native, Listens(listen, admin, grpc.port if grpc else None), steps, moves)
+    return asked.plan("kserve-agent", native, (listen, admin, grpc.port if grpc else None), steps, moves)
 
 
 def _check_http(site: sites.Site) -> None:
@@ -159,7 +159,7 @@ def plan_queue_proxy(asked: Context, native: bool) -> model.Plan:
         f"{sender} sends {calls} {rpc or listen}, and the sidecar to the app on {to}",
         "queue-proxy's readiness probe asks the sidecar, which asks the app with the probe it had",
     )
-    return asked.plan("queue-proxy", native, Listens(listen, admin, rpc), steps)
+    return asked.plan("queue-proxy", native, (listen, admin, rpc), steps)
 
 
 def apply_queue_proxy(draft: Draft, planned: model.Plan, pod: pods.Pod) -> str | None:
