@@ -191,13 +191,15 @@ def reach(container: pods.Container, by_grpc: bool = False) -> list[Reach]:
     if server is not None:
         listener = server.grpc if by_grpc and server.grpc else server.http
         return [_reach(server, listener, container, _of(container))]
-    found = []
-    for each in invocations.in_shell(container):
-        server = servers.recognise(container, each)
-        if server is not None and each.program in server.programs:
-            one = _reach(server, server.http, container, _of(container, each))
-            found.append(Reach(one.kind, one.sign))
-    return found
+    runs = [(each, found) for each, found in _in_shell(container) if each.program in found.programs]
+    reached = [_reach(found, found.http, container, _of(container, each)) for each, found in runs]
+    return [replace(each, certain=False) for each in reached]
+
+
+def _in_shell(container: pods.Container) -> Iterator[tuple[invocations.Invocation, servers.Server]]:
+    """What a shell of the container runs and is a known server."""
+    runs = ((each, servers.recognise(container, each)) for each in invocations.in_shell(container))
+    return ((each, server) for each, server in runs if server is not None)
 
 
 def told_reach(listener: Listener, container: pods.Container) -> hosts.Kind:
@@ -211,8 +213,7 @@ def tls_of_runs(container: pods.Container) -> list[str]:
     known = servers.recognise(container)
     if known is not None:
         return tls_signs(known.http, container)
-    runs = [(each, servers.recognise(container, each)) for each in invocations.in_shell(container)]
-    found = [sign for each, server in runs if server for sign in tls_signs(server.http, container, each)]
+    found = [sign for each, server in _in_shell(container) for sign in tls_signs(server.http, container, each)]
     return found or list(_usual_tls(container))
 
 
@@ -442,8 +443,7 @@ def _rivals(container: pods.Container, port: str) -> Iterator[str]:
         is_of_another = value.endswith(f":{port}") and not hosts.is_own(hosts.host_of(value))
         if not is_of_another and re.search(rf"(?<![0-9.]){port}(?![0-9.])", value):
             yield f"the variable {name} says it"
-    for each in invocations.in_shell(container):
-        server = servers.recognise(container, each)
-        told = server.http.names("port", "address") if server and each.program in server.programs else ("PORT",)
-        if server and "PORT" not in told and not any("PORT" in word for word in each.behind):
+    for each, server in _in_shell(container):
+        told = server.http.names("port", "address") if each.program in server.programs else ("PORT",)
+        if "PORT" not in told and not any("PORT" in word for word in each.behind):
             yield f"the shell runs {server.title}, which does not read PORT"

@@ -154,11 +154,8 @@ class _Istio:
     def asked_by(self, place: Place, action: model.Object) -> Action | None:
         path = _istios_path(place)
         prober = self.probers.get(path) if action.get("path") == path else None
-        found = (
-            [(kind, prober[kind]) for kind in references.ACTIONS if prober.get(kind)]
-            if isinstance(prober, dict)
-            else []
-        )
+        held = prober if isinstance(prober, dict) else {}
+        found = [(kind, held[kind]) for kind in references.ACTIONS if held.get(kind)]
         if len(found) != 1 or not isinstance(found[0][1], dict) or not _is_port(found[0][1].get("port")):
             return None
         kind, members = found[0]
@@ -218,19 +215,13 @@ def _istio(pod: pods.Pod) -> Mesh | None:
         return None
     port = _status_port(pod, proxy)
     is_off = pod.metadata.annotations.get(_REWRITES) in _FALSE
-    # Without the annotation it is the mesh's admin who switched it off, if probes that Istio saw ask directly.
-    is_unused = not probers and any(references.asks_anything(each) for each in _seen(pod, proxy))
-    return _Istio(probers, port, takes_more=not (is_off or is_unused) and port != 0)
-
-
-def _seen(pod: pods.Pod, proxy: pods.Container) -> list[pods.Container]:
-    """The containers that were there before Istio, as its proxy is told; KServe's agent may have come after it.
-
-    All of them where the proxy is told nothing.
-    """
-    others = [each for each in pod.all_containers if each.name not in (_ISTIO, model.CONTAINER)]
+    # Without the annotation it is the mesh's admin who switched it off, if probes that Istio saw ask directly. Its
+    # proxy is told what was there before it, as KServe's agent may have come after it; else all were.
     told = proxy.variable(_SEEN)
-    return others if told is None else [each for each in others if each.name in told.split(",")]
+    others = (each for each in pod.all_containers if each.name not in (_ISTIO, model.CONTAINER))
+    seen = [each for each in others if told is None or each.name in told.split(",")]
+    is_unused = not probers and any(map(references.asks_anything, seen))
+    return _Istio(probers, port, takes_more=not (is_off or is_unused) and port != 0)
 
 
 def _status_port(pod: pods.Pod, proxy: pods.Container) -> int:
