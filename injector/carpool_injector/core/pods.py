@@ -160,6 +160,7 @@ class Handler(_View):
 
 PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 HOOKS = ("postStart", "preStop")
+"""Members of a container that are probes, and of its lifecycle that are hooks."""
 
 
 class Lifecycle(_View):
