@@ -106,6 +106,7 @@ async def sidecar_of(predictor: FakePredictor) -> AsyncIterator[Callable[..., Aw
     async def start(**chosen: Any) -> Bench:
         server = web.ServerRunner(web.Server(predictor.handle), shutdown_timeout=0.1)
         await server.setup()
+        stoppers.append(server.cleanup)
         port, admin_port, component_port = loopback.free_ports(3)
         await web.TCPSite(server, "127.0.0.1", component_port).start()
         settings = config.Settings(
@@ -118,7 +119,7 @@ async def sidecar_of(predictor: FakePredictor) -> AsyncIterator[Callable[..., Aw
         # Where the loop's time is simulated, work takes none of it, and so the processor is not to tell of any.
         probe = probes.tcp_probe(settings.component_port)
         sidecar = wiring.Sidecar(settings, (probe,), loop.time, cpu_clock=lambda: 0.0)
-        stoppers.extend([server.cleanup, sidecar.stop])
+        stoppers.append(sidecar.stop)
         await sidecar.start()
         client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
         stoppers.append(client.close)

@@ -21,6 +21,7 @@ from tests.server.grpc.peer import Peer
 SERVICE = "/inference.GRPCInferenceService/"
 WITHOUT_BATCHES = "unbatched"
 UNKNOWN = "nobody"
+EMBEDDER = "embedder"
 
 
 class _Answer(web.Response):
@@ -76,8 +77,14 @@ def _asked(seen: Seen) -> web.Response:
         return _Answer(b'{"error":"there is no such model"}', 404)
     if what == ["config"]:
         return _Answer(json.dumps({"name": name, "max_batch_size": _most(name)}).encode())
-    about = [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]
-    return _Answer(json.dumps({"name": name, "platform": "p", "inputs": about, "outputs": about}).encode())
+    about = {kind: [{"name": "text", "datatype": kind, "shape": [-1, 1]}] for kind in ("BYTES", "FP32")}
+    told = {"name": name, "platform": "p", "inputs": about["BYTES"], "outputs": about[_answered_with(name)]}
+    return _Answer(json.dumps(told).encode())
+
+
+def _answered_with(model: str) -> str:
+    """The datatype of its output."""
+    return "FP32" if model == EMBEDDER else "BYTES"
 
 
 def _most(model: str) -> int:
@@ -90,8 +97,11 @@ def _inferred(seen: Seen) -> web.Response:
         asked = msgspec.json.decode(seen.body[:size])
     except msgspec.DecodeError:
         return _Answer(b'{"error":"no JSON"}', 400)
-    body = msgspec.json.encode({"model_name": "m", "outputs": asked["inputs"]})
-    tail = seen.body[size:]
+    outputs, tail = asked["inputs"], seen.body[size:]
+    if f"/{EMBEDDER}/" in seen.target:
+        shape = outputs[0]["shape"]
+        outputs, tail = [{"name": "text", "datatype": "FP32", "shape": shape, "data": [0.5] * shape[0]}], b""
+    body = msgspec.json.encode({"model_name": "m", "outputs": outputs})
     return _Answer(body + tail, headers={"Inference-Header-Content-Length": str(len(body))} if tail else None)
 
 
@@ -130,14 +140,17 @@ class Predictor:
             context.set_code(grpc.StatusCode.INVALID_ARGUMENT)  # `abort` raises what keeps the message
             return
         answer = pb.ModelInferResponse(model_name=asked.model_name, id=asked.id)
-        answer.outputs.add(name="text", datatype=asked.inputs[0].datatype, shape=asked.inputs[0].shape)
-        answer.raw_output_contents.append(asked.raw_input_contents[0] if asked.raw_input_contents else b"")
+        shape, raw = asked.inputs[0].shape, b"".join(asked.raw_input_contents[:1])
+        is_embedded = asked.model_name == EMBEDDER
+        datatype = "FP32" if is_embedded else asked.inputs[0].datatype
+        answer.outputs.add(name="text", datatype=datatype, shape=shape)
+        answer.raw_output_contents.append(bytes(4 * shape[0]) if is_embedded else raw)
         await context.write(answer.SerializeToString())
 
     async def _ModelMetadata(self, messages: AsyncIterator[bytes], context: Any) -> None:  # noqa: N802
         answer = pb.ModelMetadataResponse(name=pb.ModelMetadataRequest.FromString(await _only(messages)).name)
-        for tensors in (answer.inputs, answer.outputs):
-            tensors.add(name="text", datatype="BYTES", shape=[-1, 1])
+        answer.inputs.add(name="text", datatype="BYTES", shape=[-1, 1])
+        answer.outputs.add(name="text", datatype=_answered_with(answer.name), shape=[-1, 1])
         await context.write(answer.SerializeToString())
 
     async def _ModelConfig(self, messages: AsyncIterator[bytes], context: Any) -> None:  # noqa: N802

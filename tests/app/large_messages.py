@@ -115,6 +115,8 @@ async def _rpc_status(reader: asyncio.StreamReader) -> int:
     while True:
         size, kind, flags, _ = frames.unpack(await reader.readexactly(frames.HEAD_SIZE))
         payload = await reader.readexactly(size)
+        if kind == frames.RST_STREAM:
+            raise ConnectionResetError
         if kind == frames.HEADERS:
             told = dict(decoder.decode(payload, raw=True))
             if flags & frames.END_STREAM:

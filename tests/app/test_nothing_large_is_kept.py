@@ -156,12 +156,42 @@ RPC_MESSAGES: dict[str, Make] = {
     "not protobuf": lambda size: Message(INFER, b"\xff" * size, status=3),
     "another method": lambda size: Message(echoing.SERVICE + "ServerLive", bytes(size), status=0),
 }
-MESSAGES = {"v1": V1_MESSAGES, "v2": V2_MESSAGES, "gRPC": RPC_MESSAGES}
+
+# To a predictor that speaks v2, whose model takes texts.
+TRANSLATED_MESSAGES: dict[str, Make] = {
+    "a text": lambda size: posted(V1, {"instances": [text(size)]}),
+    "rows of several batches": lambda size: posted(V1, {"instances": [text(size // 10)] * 10}),
+    "rows of another kind": lambda size: posted(V1, {"instances": [numbers(size)]}, status=400),
+    "columns": lambda size: posted(V1, {"inputs": {"text": [text(size)]}}),
+    "a text to embed": lambda size: posted(EMBED, {"input": [text(size)], "model": echoing.EMBEDDER}),
+    "objects to embed": lambda size: posted(
+        EMBED, {"input": [{"text": text(size)}], "model": echoing.EMBEDDER}, status=400
+    ),
+}
+MESSAGES = {
+    "v1": V1_MESSAGES, "v2": V2_MESSAGES, "gRPC": RPC_MESSAGES,
+    "v1 to v2": TRANSLATED_MESSAGES, "v1 to gRPC": TRANSLATED_MESSAGES,
+}  # fmt: skip
+UPSTREAMS = {"v1 to v2": "triton-http", "v1 to gRPC": "triton-grpc"}
 
 
 # --- what becomes of it -----------------------------------------------------------------------------------------
 
-ENDS = ("refused by the predictor", "the predictor breaks off", "late", "left", "left in the middle")
+ENDS = (
+    "refused by the predictor", "the predictor breaks off", "late", "left", "left in the middle",
+    "too large", "no memory", "nobody listens",
+)  # fmt: skip
+
+
+def settings_for(end: str) -> dict[str, Any]:
+    """Settings that bring this end about."""
+    if end == "too large":
+        return {"max_body_bytes": LARGE // 2}
+    if end == "no memory":
+        return {"max_body_bytes": LARGE * 3 // 2, "max_queue_bytes": LARGE * 3 // 2}  # two callers come at once
+    if end == "nobody listens":
+        return dict(zip(("component_port", "component_grpc_port"), loopback.free_ports(2), strict=True))
+    return {}
 
 
 class Bench:
@@ -211,8 +241,8 @@ class Bench:
 async def bench_of(sidecar_of: Any, predictor: fake_predictor.FakePredictor, **chosen: Any) -> AsyncIterator[Bench]:
     async with echoing.running(predictor) as behind:
         rpc_port = loopback.free_ports(1)[0]
-        about = {"max_batch_size": 4, "max_latency": 5, "lists": "openai-embeddings", "retry_budget": 100, **chosen}
-        around = await sidecar_of(grpc_port=rpc_port, component_grpc_port=behind.rpc.port, **about)
+        about = {"max_batch_size": 4, "max_latency": 5, "lists": "openai-embeddings", "retry_budget": 100}
+        around = await sidecar_of(**{"grpc_port": rpc_port, "component_grpc_port": behind.rpc.port, **about, **chosen})
         with remains.counted():
             yield Bench(around.sidecar, behind)
 
@@ -224,12 +254,12 @@ def by(*names: str) -> Any:
     )
 
 
-@by("v1", "v2", "gRPC")
+@by(*MESSAGES)
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_is_kept_of_messages_that_are_answered(
     sidecar_of: Any, predictor: fake_predictor.FakePredictor, protocol: str, way: str, lane: str
 ) -> None:
-    async with bench_of(sidecar_of, predictor, fast_lane=lane) as bench:
+    async with bench_of(sidecar_of, predictor, fast_lane=lane, upstream=UPSTREAMS.get(protocol, "http")) as bench:
         await bench.try_all(MESSAGES[protocol], way, "answered")
     assert bench.failures == [], "\n".join(bench.failures)
 
@@ -239,7 +269,7 @@ async def test_nothing_is_kept_of_messages_that_are_answered(
 async def test_nothing_is_kept_of_messages_that_are_not_answered(
     sidecar_of: Any, predictor: fake_predictor.FakePredictor, protocol: str, end: str, lane: str
 ) -> None:
-    async with bench_of(sidecar_of, predictor, fast_lane=lane) as bench:
+    async with bench_of(sidecar_of, predictor, fast_lane=lane, **settings_for(end)) as bench:
         if end == "refused by the predictor":
             predictor.behave, bench.predictor.refuses = echoing.refuse, True
         elif end == "the predictor breaks off":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -112,10 +113,12 @@ def translated() -> Iterator[None]:
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
+        _clear(error)
         raise errors.UpstreamUnreachable("the predictor cannot be reached: connecting timed out") from error
     except (aiohttp.ServerTimeoutError, TimeoutError) as error:
         raise errors.UpstreamTimeout from error
     except aiohttp.ClientConnectorError as error:
+        _clear(error, error.os_error)
         if error.os_error.errno in (errno.EMFILE, errno.ENFILE):
             raise errors.OutOfSockets from error
         raise errors.UpstreamUnreachable(f"the predictor cannot be reached: {error.os_error.strerror}") from error
@@ -124,3 +127,11 @@ def translated() -> Iterator[None]:
     except aiohttp.ClientError as error:
         # Not its text: that quotes the predictor's address and raw bytes.
         raise errors.UpstreamBroken(f"the predictor's answer is not usable ({type(error).__name__})") from error
+
+
+def _clear(*raised: BaseException) -> None:
+    """Empty the frames that errors went through: who tried to connect has kept these there, and others the body."""
+    found = list(raised)
+    for each in found:  # more are found meanwhile
+        traceback.clear_frames(each.__traceback__)
+        found += [one for one in (each.__cause__, each.__context__) if one is not None and one not in found]
