@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from carpool_injector import config_file
 from carpool_injector.core import config, injection, model, pods, servers
 from carpool_injector.core import settings as injector_settings
-from carpool_injector.diagnosis import cluster_state
+from carpool_injector.diagnosis import cluster_state, places
 from tests.charts import helm, injected, objects, policies
 from tests.charts.policy_cases import ASKS, DONE, LEFT, app, asking, settings
 from tests.injector import api_defaults, strategies
@@ -227,7 +227,7 @@ def test_settings_of_a_namespace_come_before_the_admins_and_after_the_pods() -> 
 
 
 def test_the_pod_that_check_tries_is_one_that_the_policy_takes() -> None:
-    assert outcome(cluster_state.SAMPLE_OF_POLICY) == "the same"
+    assert outcome(cluster_state.sample(places.Place(policy="carpool"))) == "the same"
 
 
 def test_what_the_chart_takes_from_the_injector_is_up_to_date() -> None:

@@ -112,7 +112,7 @@ _CONTAINER: model.Object = {
 }
 
 
-def _sample(place: Place) -> model.Object:
+def sample(place: Place) -> model.Object:
     """A pod that asks for the sidecar and can have it, by a policy as well; sent as a dry run, so it never exists."""
     metadata: model.Object = {"generateName": "carpool-check-", "labels": {pod_annotations.INJECT: "true"}}
     container = _CONTAINER
@@ -135,7 +135,7 @@ _FACTS: Mapping[str, Callable[[Api, Place], Awaitable[Any]]] = {
     "secret": lambda api, place: api.read_secret(place.namespace, place.secret),
     "endpoints": lambda api, place: api.read_endpoint_slices(place.namespace, place.service),
     "pods": lambda api, place: api.list_pods(),
-    "sample": lambda api, place: api.dry_run_create_pod(place.sample_namespace, _sample(place)),
+    "sample": lambda api, place: api.dry_run_create_pod(place.sample_namespace, sample(place)),
     "slices": lambda api, place: api.list_endpoint_slices(),
     "limit_ranges": lambda api, place: api.list_limit_ranges(),
     "quotas": lambda api, place: api.list_quotas(),
