@@ -133,6 +133,22 @@ async def test_a_reset_is_noticed_where_nothing_is_read_and_left_to_the_loop_whe
 
 
 @pytest.mark.looptime
+async def test_what_a_client_sent_before_it_ended_is_still_read_though_our_side_ended_before(ends):
+    client, server = ends
+    transport = Transport()
+    transport.reads = False
+    watch = unread.Watch(lambda size: PATIENCE, asyncio.get_running_loop().time)
+    watch.add(server, cast(asyncio.Transport, transport))
+    server.shutdown(socket.SHUT_WR)
+    client.send(b"x" * 100)
+    client.close()
+    await asyncio.sleep(2)
+    assert not transport.aborted
+    assert server.recv(200) == b"x" * 100
+    watch.stop()
+
+
+@pytest.mark.looptime
 async def test_a_connection_whose_socket_is_closed_is_forgotten_with_the_timer(ends):
     _, server = ends
     watch = unread.Watch(lambda size: PATIENCE, asyncio.get_running_loop().time)

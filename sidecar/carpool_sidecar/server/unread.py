@@ -175,7 +175,9 @@ def _is_reset(caller: socket.socket) -> bool:
     if _TCP_INFO is None:
         return False
     with contextlib.suppress(OSError):  # such a socket cannot tell
-        return caller.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _CLOSED
+        is_closed = caller.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _CLOSED
+        # Without an error both sides have ended in order, and what the client sent before is still to be read.
+        return is_closed and caller.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
     return False
 
 
