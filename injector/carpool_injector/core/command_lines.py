@@ -149,12 +149,15 @@ def last_value(words: Sequence[str], flag: str) -> str | None:
     return found[-1] if found else None
 
 
-def ports_in_flags(words: Sequence[str]) -> Iterator[int]:
-    """Numbers that flags with `port` in their name are given, e.g. `--grpc-port=9000`."""
+_PORT_FLAG = re.compile(r"-.*port.*", re.ASCII | re.DOTALL)
+
+
+def ports_in_flags(words: Sequence[str], flags: re.Pattern[str] = _PORT_FLAG) -> Iterator[int]:
+    """Numbers that `flags` are given, those with `port` in their name if not told which: `--grpc-port=9000`."""
     for at, word in enumerate(words):
         name, joined, value = word.partition("=")
         if not joined and at + 1 < len(words):
             value = words[at + 1]
-        number = whole(value) if name.startswith("-") and "port" in name else None
+        number = whole(value) if flags.fullmatch(name) else None
         if number is not None:
             yield number

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from carpool_injector.core import command_lines
+
 Kind = Literal["any", "loopback", "one", "unknown"]
 """All addresses of the pod; its own containers only; one address or name; not known, as a variable is not."""
 
@@ -32,7 +34,13 @@ def is_own(host: str | None) -> bool:
 
 def host_of(address: str) -> str:
     """The host of an address, with or without a port; IPv6 may stand without brackets."""
-    text = address.rpartition("://")[2].rstrip("/")
+    return split(address)[0]
+
+
+def split(address: str) -> tuple[str, int | None]:
+    """The host of an address, and its port if it names one; of a URL as well, whatever its path."""
+    scheme, _, rest = address.rpartition("://")
+    text = rest.partition("/")[0] if scheme else rest.rstrip("/")
     host, colon, port = text.rpartition(":")
     is_split = colon and port.isdecimal() and (host.startswith("[") or ":" not in host or kind(host) != "one")
-    return host if is_split else text
+    return (host, command_lines.whole(port)) if is_split else (text, None)

@@ -76,6 +76,12 @@ class Invocation:
     is_shell: bool = False
     variables: Mapping[str, str | None] = field(default_factory=dict)
 
+    def has_setting(self, name: str, container: pods.Container) -> bool:
+        """Whether this program of the container is given a flag or a variable."""
+        if not name.startswith("-"):
+            return self.variables.get(name) is not None or container.has_variable(name)
+        return any(word == name or word.startswith(f"{name}=") for word in (*self.behind, *container.words))
+
     def has_subcommand(self, words: str) -> bool:
         """Whether these words, with blanks between them, come first behind the program's own options."""
         wanted = tuple(words.split())

@@ -17,7 +17,7 @@ from carpool_injector.core import invocations, pods
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 """Hosts on which a server listens: all addresses of the pod, or for the pod's own containers only."""
 
-Kind = Literal["port", "hint", "host", "address", "flags", "file", "elsewhere", "positional"]
+Kind = Literal["port", "hint", "host", "address", "urls", "flags", "file", "elsewhere", "positional"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,11 @@ class Setting:
     """A way to tell a server where it listens: flags or variables of the same strength, of which the last one counts.
 
     `kind` is what they tell: a port, or a `hint` of one that code may overrule; a host; an address of both (`several`:
-    each one that is given counts); `flags`, a variable with further flags of the server; a `file` that is not seen
-    here; that it listens `elsewhere` than on a port; `positional`, an address as the first word behind this subcommand.
-    `host` is the one that a port brings with it, or that a text which is no address stands for; `bare_host` that of a
-    flag without a value.
+    each one that is given counts); `urls` with `;` between them, or ports likewise, which code may overrule; `flags`, a
+    variable with further flags of the server; a `file` that is not seen here; that it listens `elsewhere` than on a
+    port; `positional`, an address as the first word behind this subcommand. `*` in a variable's name stands for any
+    text. `host` is the one that a port brings with it, or that a text which is no address stands for; `bare_host` that
+    of a flag without a value. `tls`: it is spoken on the ports that are told so.
     """
 
     kind: Kind
@@ -36,6 +37,7 @@ class Setting:
     several: bool = False
     host: str = ""
     bare_host: str = ""
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Server:
         """Whether this server runs in the container, for certain; `run`: as this program of it."""
         run = run or invocations.of(container)
         if run.program in self.programs:
-            is_told = not self.needs or any(container.has_setting(name) for name in self.needs)
+            is_told = not self.needs or any(run.has_setting(name, container) for name in self.needs)
             return is_told and (not self.subcommands or any(run.has_subcommand(each) for each in self.subcommands))
         if not run.program and not container.image_names.isdisjoint(self.images):
             return True
@@ -107,6 +109,14 @@ def _host(*names: str, bare: str = "") -> Setting:
 
 def _address(*names: str, several: bool = False) -> Setting:
     return Setting("address", names, several)
+
+
+def _urls(*names: str) -> Setting:
+    return Setting("urls", names, several=True)
+
+
+def _ports(*names: str, tls: bool = False) -> Setting:
+    return Setting("urls", names, several=True, host=ANY, tls=tls)
 
 
 def _usual(
@@ -141,6 +151,23 @@ _TEXT = Listener(
 )  # fmt: skip
 _TENSORFLOW, _TENSORFLOWS_GRPC = (_port("--rest_api_port"),), Listener(8500, (_port("--port"),))
 _OPENAI = "openai-embeddings"
+_NET_URLS = ("ASPNETCORE_URLS", "DOTNET_URLS")
+_NET_PORTS = ("ASPNETCORE_HTTP_PORTS", "DOTNET_HTTP_PORTS")
+_NET_TLS_PORTS = ("ASPNETCORE_HTTPS_PORTS", "DOTNET_HTTPS_PORTS")
+_NET_MARKS = (*_NET_URLS, *_NET_PORTS, *_NET_TLS_PORTS)
+
+
+def _java(name: str) -> tuple[str, str]:
+    """A property of Java's as Spring Boot is given it: to the app, and to its virtual machine, which is weaker."""
+    return f"--{name}", f"-D{name}"
+
+
+SPRINGS_TLS = tuple(
+    name
+    for each in ("server.ssl.key-store", "server.ssl.keyStore", "server.ssl.certificate", "server.ssl.bundle")
+    for name in _java(each)
+)
+"""Flags by which Spring Boot speaks TLS."""
 
 SERVERS = (
     Server(
@@ -347,12 +374,23 @@ SERVERS = (
         "Spring Boot",
         Listener(
             8080, (_port("--server.port"), _host("--server.address"), _file("SPRING_APPLICATION_JSON"),
-                   _port("-Dserver.port"), _host("-Dserver.address"), Setting("flags", ("JAVA_TOOL_OPTIONS",)),
-                   Setting("flags", ("JDK_JAVA_OPTIONS",)), _port("SERVER_PORT"), _host("SERVER_ADDRESS")),
-            tls=("SERVER_SSL_KEY_STORE", "SERVER_SSL_CERTIFICATE", "--server.ssl.key-store", "--server.ssl.certificate",
-                 "-Dserver.ssl.key-store", "-Dserver.ssl.certificate"),
+                   Setting("flags", ("_JAVA_OPTIONS",)), _port("-Dserver.port"), _host("-Dserver.address"),
+                   Setting("flags", ("JDK_JAVA_OPTIONS",)), Setting("flags", ("JAVA_TOOL_OPTIONS",)),
+                   _port("SERVER_PORT"), _host("SERVER_ADDRESS")),
+            tls=("SERVER_SSL_KEYSTORE", "SERVER_SSL_KEY_STORE", "SERVER_SSL_CERTIFICATE", "SERVER_SSL_BUNDLE",
+                 *SPRINGS_TLS),
         ),
         programs=("java",), needs=("--server.port", "-Dserver.port", "SERVER_PORT"), serves="apps",
+    ),
+    # Microsoft's images tell it 8080, or 80 before release 8; without them it listens on loopback. What it reads first
+    # of its variables depends on how it is built: of those that count alike each does.
+    Server(
+        "ASP.NET Core",
+        Listener(8080, (_urls("Kestrel__Endpoints__*__Url", "ASPNETCORE_Kestrel__Endpoints__*__Url"), _urls("--urls"),
+                        _urls("URLS"), _urls(*_NET_URLS), _ports("HTTP_PORTS", *_NET_PORTS),
+                        _ports("HTTPS_PORTS", *_NET_TLS_PORTS, tls=True))),
+        programs=("dotnet",), needs=(*_NET_MARKS, "--urls", "URLS", "HTTP_PORTS", "HTTPS_PORTS"), marks=_NET_MARKS,
+        serves="apps",
     ),
 )  # fmt: skip
 """The first that recognises a container names it."""

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool_injector.core import command_lines, listening, model, pod_annotations, pods, references, servers, values
+from carpool_injector.core import (
+    command_lines,
+    guesses,
+    listening,
+    model,
+    pod_annotations,
+    pods,
+    references,
+    servers,
+    values,
+)
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
 
@@ -60,7 +70,7 @@ def _check_http(container: pods.Container, port: int) -> None:
     for sign in (*by_name, *references.signs_of_grpc(container, port)):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign=sign)
     asked = ["a probe asks it by HTTPS"] if references.is_asked_by_https(container, port) else []
-    told = (f"the server is given {each}" for each in listening.tls_of_runs(container))
+    told = (f"the server is given {each}" for each in guesses.tls_signs(container, port))
     for sign in (*_tls_names(container, port), *asked, *told):
         raise Reason.TLS(port=port, container=container.name, sign=sign)
 
@@ -99,16 +109,16 @@ def check_reach(
     fronts = [each.name for each in pod.fronts if each.name != container.name]
     proxies = fronts or references.callers_within(pod, container, port)
     proof = "" if _is_called(pod, port, proxies) else references.proof_of_reach(pod, container, port, called)
-    known = listening.reach(container, by_grpc)
-    found = known or list(listening.guesses(container, port))
+    known = listening.reach(container, port, by_grpc)
+    found = known or list(guesses.reach(container, port))
     for each in found:
         if each.kind == "any" or (proof is not None and not each.certain):
             continue
         if each.kind == "one":
             raise Reason.ONE_ADDRESS(port=port, container=container.name, sign=each.sign)
         if each.certain:
-            raise Reason.LOOPBACK(port=port, container=container.name, sign=each.sign)
-        raise Reason.PERHAPS_LOOPBACK(port=port, container=container.name, sign=each.sign)
+            raise Reason.LOOPBACK(port=port, container=container.name, sign=each.sign, opens=each.opens)
+        raise Reason.PERHAPS_LOOPBACK(port=port, container=container.name, sign=each.sign, opens=each.opens)
     proxies = [] if known else proxies
     if proxies and proof is None:
         raise Reason.BEHIND_A_PROXY(port=port, container=container.name, proxy=proxies[0])
@@ -355,12 +365,14 @@ def _only(apps: Sequence[pods.Container]) -> pods.Container:
 def _server(container: pods.Container, settings: Settings) -> tuple[servers.Server | None, listening.Told]:
     """The server, as far as it matters how it is told its port, and by what it is.
 
-    What a server that is known is given counts more than what the pod's owner names: it is what the server reads.
+    What a server that is known is given counts more than what the pod's owner names: it is what the server reads. Where
+    code may overrule what it is given, the owner knows whether it does.
     """
     known = servers.recognise(container)
     if settings.app_port_arg or settings.app_port_env:
         told = listening.told(known.http, container) if known else listening.Told(None)
-        if told.why or (told.setting is not None and told.setting.present):
+        vouched = known is not None and settings.app_port_env in known.http.names("urls")
+        if (told.why and not vouched) or (told.setting is not None and told.setting.present):
             return known, told
         custom = servers.Server("the app", servers.custom(settings.app_port_arg, settings.app_port_env))
         return custom, listening.told(custom.http, container)
