@@ -552,3 +552,72 @@ def test_knatives_queue_proxy_shows_that_its_port_is_reached_whatever_stands_bes
     queue = {"name": "queue-proxy", "env": variables(USER_PORT=asked), "ports": [{"containerPort": 8012}]}
     app = {**UVICORN, "ports": [{"containerPort": 8080}]}
     assert code_in_kserve(app, queue, GATES["oauth"]) == found
+
+
+@pytest.mark.parametrize(
+    "name", ["NOTES_HOST", "NOTES_SERVER_HOST", "NOTES_BIND", "NOTES_LISTEN", "NOTES_ADDR", "NOTES_ADDRESS"]
+)
+def test_a_variable_of_the_apps_own_name_may_say_where_it_listens(name: str) -> None:
+    app = {**NAMED, "env": variables(**{name: "127.0.0.1"})}
+    made = injection.inject(pod(app), Config(), model.Namespace("ml"), model.Capabilities())
+    assert made.refusal is not None
+    assert made.refusal.code == "loopback-only"
+    assert f"({name}=0.0.0.0), or give it a readinessProbe" in made.refusal.fix
+    assert code({**app, "readinessProbe": PROBE}) == ""
+    assert code({**NAMED, "env": variables(**{name: "0.0.0.0"})}) == ""
+    _, report = manifests.inject(deployment(app), manifests.Injector(around=[service("http")]))
+    assert report is not None
+    assert report.result == "injected"
+
+
+@pytest.mark.parametrize(
+    ("container", "is_opened"),
+    [
+        ({"image": "ghcr.io/acme/notes-api:2@sha256:0", "env": variables(NOTES_HOST="localhost")}, False),
+        ({"image": "x", "name": "ledger", "env": variables(LEDGER_HOST="localhost")}, False),
+        ({"image": "x", "command": ["/usr/bin/ledgerd"], "env": variables(LEDGERD_HOST="::1")}, False),
+        ({"env": variables(NOTES_HOST="localhost", NOTES_PORT="9000")}, True),
+        ({"env": variables(NOTES_DB_HOST="127.0.0.1")}, True),
+        ({"env": variables(NOTES_REDIS_HOST="localhost")}, True),
+        ({"image": "acme/redis-notes:1", "env": variables(REDIS_HOST="127.0.0.1")}, True),
+        ({"env": variables(REDIS_HOST="127.0.0.1", POSTGRES_HOST="localhost", DB_HOST="127.0.0.1")}, True),
+        ({"env": variables(STATSD_HOST="localhost", OTEL_HOST="127.0.0.1", MYSQL_HOST="localhost")}, True),
+        ({"env": variables(NOTES_HOST="notes.example")}, True),
+        ({"env": variables(NOTESHOST="127.0.0.1")}, True),
+    ],
+)
+def test_a_variable_of_another_name_speaks_of_something_else(container: Object, is_opened: bool) -> None:
+    assert code({**NAMED, **container}) == ("" if is_opened else "loopback-only")
+
+
+COLLECTORS = {
+    "OpenTelemetry's": {"image": "otel/opentelemetry-collector-contrib:0.104.0",
+                        "args": ["--set=receivers.prometheus.targets=localhost:8000"]},
+    "an operator's": {"name": "otc-container", "image": "mirror/collector:1", "env": variables(TO="localhost:8000")},
+    "nginx's exporter": {"image": "nginx/nginx-prometheus-exporter:1.3",
+                         "args": ["--nginx.scrape-uri=http://localhost:8000/stub_status"]},
+    "an exporter": {"image": "acme/json_exporter:1", "env": variables(TARGET="http://127.0.0.1:8000/metrics")},
+    "Prometheus": {"image": "prom/prometheus:v3", "args": ["--target=localhost:8000"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLLECTORS)
+def test_who_collects_metrics_of_an_app_does_not_stand_in_front_of_it(name: str) -> None:
+    app = {"command": ["/notes"], "ports": [{"name": "http", "containerPort": 8000}]}
+    collector = {"name": "beside", **COLLECTORS[name]}
+    assert code(app, collector, container="app") == ""
+    assert code({**app, "env": variables(HOST="127.0.0.1")}, collector, container="app") == "loopback-only"
+    assert code(app, collector, LOGIN, container="app") == "loopback-only"
+
+
+def test_whoever_else_asks_an_app_over_localhost_may_stand_in_front_of_it_unless_a_service_names_its_port() -> None:
+    app = {"command": ["/notes"], "ports": [{"name": "web", "containerPort": 8000}]}
+    other = {"name": "beside", "image": "acme/gate:1", "args": ["--to=http://localhost:8000"]}
+    assert code(app, other, container="app") == "loopback-only"
+    thing = deployment(app)
+    thing["spec"]["template"]["spec"]["containers"].append(other)
+    thing["spec"]["template"]["metadata"]["annotations"]["carpool.dev/container"] = "app"
+    for target in (8000, "web"):
+        _, report = manifests.inject(thing, manifests.Injector(around=[service(target)]))
+        assert report is not None
+        assert report.result == "injected"

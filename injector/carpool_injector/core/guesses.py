@@ -7,7 +7,7 @@ that nobody knows may start a server that has one. Proof that callers reach the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from carpool_injector.core import command_lines, hosts, invocations, listening, pods, servers
@@ -36,6 +36,7 @@ _PORT_FLAG = re.compile(
 _OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "JAVA_OPTS_APPEND", "JVM_OPTS", "CATALINA_OPTS")
 _OPTIONS_THAT_COUNT_MOST = ("_JAVA_OPTIONS",)
 _ENDS_AS_A_HOST = re.compile(r"(HOST|BIND|LISTEN|ADDR|ADDRESS|IP)$")
+_KINDS_OF_APPS = re.compile(r"(_(SERVER|SERVICE|SVC|HTTP|WEB|API|APP|BACKEND|V[0-9]+))+$", re.ASCII)
 _PROGRAMS = frozenset(program for server in servers.SERVERS for program in server.programs)
 _MOST = 8  # names of programs among the words of another one
 _STARTS_NOTHING = {
@@ -44,15 +45,17 @@ _STARTS_NOTHING = {
 }  # fmt: skip
 
 
-def reach(container: pods.Container, port: int) -> Iterator[Reach]:
+def reach(container: pods.Container, port: int, named: Iterable[str] = ()) -> Iterator[Reach]:
     """What speaks for it that a program that nobody knows is reached within the pod only.
 
-    Proof outweighs it, but for a plain flag for the host.
+    Proof outweighs it, but for a plain flag for the host. `named` is what the app may be called, beside its container,
+    image and program: a variable of that name tells it where it listens, one of another name may speak of a database.
     """
     runs = _runs(container)
     for each in runs:
         yield from _hidden(container, each, port)
-    found = _told_as_usual(container, runs, port)
+    own = _own_words([*named, container.name, (container.image or "").rpartition("/")[2], runs[-1].program])
+    found = _told_as_usual(container, runs, port, own)
     if found is not None and found.kind == "loopback":
         yield replace(found, certain=found.certain and not invocations.of(container).is_shell)
 
@@ -78,6 +81,19 @@ def _variables(container: pods.Container, run: invocations.Invocation) -> list[t
     return [*pairs, *run.variables.items()]
 
 
+def _own_words(names: Iterable[str]) -> frozenset[str]:
+    """Names as variables begin with them, also without a word behind that apps of any kind have: NOTES of notes-api."""
+    plain = (re.split(r"[:@.]", name)[0] for name in names)
+    found = {re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") for name in plain}
+    return frozenset(filter(None, found | {_KINDS_OF_APPS.sub("", name) for name in found}))
+
+
+def _is_own_host(name: str, own: frozenset[str]) -> bool:
+    """Whether a variable is named like the host of the app itself: NOTES_HOST, NOTES_SERVER_HOST."""
+    begin, _, end = name.rpartition("_")
+    return _ENDS_AS_A_HOST.fullmatch(end) is not None and not own.isdisjoint((begin, _KINDS_OF_APPS.sub("", begin)))
+
+
 def _hidden(container: pods.Container, run: invocations.Invocation, port: int) -> Iterator[Reach]:
     """Servers that a program may start whose command line is not understood, unless they are told to listen to all."""
     if run.program in _STARTS_NOTHING or not {"install", "add"}.isdisjoint(run.behind[:3]):
@@ -95,7 +111,9 @@ def _hidden(container: pods.Container, run: invocations.Invocation, port: int) -
                 yield Reach("unknown", f"{run.program or 'its image'} may run {server.title}")
 
 
-def _told_as_usual(container: pods.Container, runs: Sequence[invocations.Invocation], port: int) -> Reach | None:
+def _told_as_usual(
+    container: pods.Container, runs: Sequence[invocations.Invocation], port: int, own: frozenset[str]
+) -> Reach | None:
     """Who reaches these programs, by flags and variables that programs commonly have; None where they say nothing.
 
     Addresses with another port say nothing, nor does anything beside one that says to listen to all on this port.
@@ -120,7 +138,7 @@ def _told_as_usual(container: pods.Container, runs: Sequence[invocations.Invocat
         values = [(word, word.rpartition("=")[2]) for word in words]
         exact += [Reach(_address(value)[0], word) for word, value in values if _ends_with_port(value, port)]
     found = [*exact, *found]
-    for name, value, is_exact in _in_variables(container, runs[-1], port):
+    for name, value, is_exact in _in_variables(container, runs[-1], port, own):
         found.append(Reach(_address(value)[0], f"{name} {value}", opens=listening.opening(name, value)))
         exact += found[-1:] if is_exact else []
     if any(each.kind == "any" for each in exact):
@@ -132,7 +150,9 @@ def _ends_with_port(value: str, port: int) -> bool:
     return value.endswith(f":{port}") and "/" not in value
 
 
-def _in_variables(container: pods.Container, run: invocations.Invocation, port: int) -> Iterator[tuple[str, str, bool]]:
+def _in_variables(
+    container: pods.Container, run: invocations.Invocation, port: int, own: frozenset[str]
+) -> Iterator[tuple[str, str, bool]]:
     """Variables that may tell a program where to listen: name, value, and whether it is an address with this port."""
     for name, value in _variables(container, run):
         if not value:
@@ -144,7 +164,8 @@ def _in_variables(container: pods.Container, run: invocations.Invocation, port: 
             told = ((text, listening.port_of(text)) for text in listening.addresses(value))
             yield from ((name, text, named == port) for text, named in told if named in (None, port))
             continue
-        is_host = _HOST_VARIABLE.fullmatch(name) is not None and "/" not in value and _address(value)[1] is None
+        is_named_so = _HOST_VARIABLE.fullmatch(name) is not None or _is_own_host(name, own)
+        is_host = is_named_so and "/" not in value and _address(value)[1] is None
         beside = container.variable(_ENDS_AS_A_HOST.sub("PORT", name))
         if is_exact or (is_host and beside in (None, str(port))):
             yield name, value, is_exact

@@ -6,6 +6,7 @@ Shapes are checked once, here, so that everything behind can rely on them. The J
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
@@ -34,15 +35,23 @@ _HELPER_NAMES = (
     "vault-agent", "otc-container", "gke-gcsfuse-sidecar", "gke-gcsfuse-metadata-prefetch", "cloud-sql-proxy",
     "cloudsql-proxy", "azwi-proxy", "datadog-agent", "kube-rbac-proxy", "xray-daemon",
 )  # fmt: skip
-_HELPER_IMAGES = {
-    # Ways to databases, buckets and secrets.
-    "cloud-sql-proxy", "gce-proxy", "alloydb-auth-proxy", "gcs-fuse-csi-driver-sidecar-mounter", "hashicorp/vault",
-    "vault-agent", "azwi-proxy", "proxy-azwi",
-    # Traces, metrics and logs.
+# Those for traces, metrics and logs: they ask an app, and pass nobody's requests on to it.
+_COLLECTOR_IMAGES = {
     "opentelemetry-collector", "opentelemetry-collector-contrib", "opentelemetry-collector-k8s", "aws-otel-collector",
     "splunk-otel-collector", "otelcol", "fluent-bit", "fluentd", "filebeat", "promtail", "timberio/vector",
     "datadog/agent", "amazon-cloudwatch-agent", "cloudwatch-agent", "aws-xray-daemon", "statsd-exporter",
     "redis_exporter", "postgres-exporter", "prometheus-to-sd",
+}  # fmt: skip
+_COLLECTOR_NAMES = {"otc-container", "datadog-agent", "xray-daemon"}
+_COLLECTOR = re.compile(
+    r"([a-z0-9._-]+[-_])?(exporter|collector|otelcol(-contrib)?|prometheus|alloy|grafana-agent|telegraf|vmagent)",
+    re.ASCII,
+)
+_HELPER_IMAGES = {
+    *_COLLECTOR_IMAGES,
+    # Ways to databases, buckets and secrets.
+    "cloud-sql-proxy", "gce-proxy", "alloydb-auth-proxy", "gcs-fuse-csi-driver-sidecar-mounter", "hashicorp/vault",
+    "vault-agent", "azwi-proxy", "proxy-azwi",
     # Files that are kept up to date.
     "git-sync", "k8s-sidecar", "configmap-reload", "prometheus-config-reloader",
 }  # fmt: skip
@@ -282,6 +291,12 @@ class Container(_View):
         """Whether it is known to do work of its own beside an app: a proxy, a collector, a mounter."""
         is_named_so = self.name in _HELPER_NAMES or self.name.startswith("csql-")
         return is_named_so or not self.image_names.isdisjoint(_HELPER_IMAGES | _GATES)
+
+    @property
+    def is_collector(self) -> bool:
+        """Whether it is known to collect traces, metrics or logs: what it asks an app is for itself."""
+        is_named_so = self.name in _COLLECTOR_NAMES or not self.image_names.isdisjoint(_COLLECTOR_IMAGES)
+        return is_named_so or any(_COLLECTOR.fullmatch(name) for name in self.image_names)
 
     def number(self, reference: int | str | None) -> int | None:
         """The port a probe's reference means: a number, or the name of a port of this container."""

@@ -124,9 +124,12 @@ def ports_named(pod: pods.Pod) -> Iterator[int]:
 
 
 def callers_within(pod: pods.Pod, app: pods.Container, port: int) -> list[str]:
-    """The other containers that call the app's port within the pod: a proxy in front of it, say."""
+    """The other containers that call the app's port within the pod: a proxy in front of it, say.
+
+    Not those that collect metrics: whom an app is asked by for itself says nothing about its callers.
+    """
     text = str(port)
-    others = (each for each in pod.running if each.name not in (app.name, *pods.MIRRORED))
+    others = (each for each in pod.running if each.name not in (app.name, *pods.MIRRORED) and not each.is_collector)
     return [
         each.name
         for each in others

@@ -110,7 +110,7 @@ def check_reach(
     proxies = fronts or references.callers_within(pod, container, port)
     proof = "" if _is_called(pod, port, proxies) else references.proof_of_reach(pod, container, port, called)
     known = listening.reach(container, port, by_grpc)
-    found = known or list(guesses.reach(container, port))
+    found = known or list(guesses.reach(container, port, _app_names(pod)))
     for each in found:
         if each.kind == "any" or (proof is not None and not each.certain):
             continue
@@ -124,6 +124,14 @@ def check_reach(
         raise Reason.BEHIND_A_PROXY(port=port, container=container.name, proxy=proxies[0])
     is_needed = proxies or any(each.kind != "any" for each in found)
     return proof if proof and is_needed else ""
+
+
+_NAMES = ("app", "app.kubernetes.io/name", "k8s-app")
+
+
+def _app_names(pod: pods.Pod) -> list[str]:
+    """What the pod's labels call its app."""
+    return [pod.metadata.labels[label] for label in _NAMES if label in pod.metadata.labels]
 
 
 def _is_called(pod: pods.Pod, port: int, proxies: Sequence[str]) -> bool:
