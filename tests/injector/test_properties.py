@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonpatch
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -99,6 +100,21 @@ def test_a_guaranteed_pod_whose_agent_goes_is_injected_once_for_all() -> None:
     assert model.CONTAINER in {each["name"] for each in once["spec"]["initContainers"]}
     assert pods.container(once, model.CONTAINER)["resources"]["requests"] == {"cpu": "500m", "memory": "512Mi"}
     assert situation.inject(once).patch == []
+
+
+@pytest.mark.parametrize("more", [[], ["--enable-puller"], ["--log-url", "http://log"], ["--max-batchsize", "16"]])
+@pytest.mark.parametrize("queue", [False, True])
+def test_an_agent_that_only_its_arguments_show_is_taken_over_once_for_all(more: list[str], queue: bool) -> None:
+    pod = pods.kserve(pods.sklearn())
+    agent = {"name": "agent", "image": "kserve/agent", "args": ["--enable-batcher", *more, "--component-port", "8080"]}
+    beside = [{"name": "queue-proxy", "image": "queue", "env": [{"name": "USER_PORT", "value": "9081"}]}]
+    pod["spec"]["containers"] += [agent, *(beside if queue else [])]
+    situation = strategies.Situation(pod, model.Namespace("models"), model.Capabilities(), config.Config())
+    first = situation.inject()
+    assert first.plan is not None
+    assert first.plan.takeover == ("queue-proxy" if queue else "kserve-agent")
+    again = situation.inject(first.pod)
+    assert (again.plan, again.patch) == (first.plan, [])
 
 
 @given(strategies.situations())

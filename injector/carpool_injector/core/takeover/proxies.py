@@ -123,10 +123,15 @@ def apply_agent(draft: Draft, planned: model.Plan, pod: pods.Pod) -> None:
 def taken_batcher(pod: pods.Pod, planned: model.Plan) -> str | None:
     """The value of KServe's annotation, to give it back one day; None where it is left to KServe.
 
-    KServe looks at its presence only, so a long one is not kept.
+    KServe looks at its presence only, so a long one is not kept; and a batcher that only the agent's arguments show is
+    given back as that annotation, without which nothing would say any more that there was one.
     """
-    value = pod.metadata.annotations.get(pods.BATCHER) if planned.takeover in ("kserve-agent", "queue-proxy") else None
-    return "true" if value is not None and len(value) > _KEPT else value
+    if planned.takeover not in ("kserve-agent", "queue-proxy"):
+        return None
+    value = pod.metadata.annotations.get(pods.BATCHER)
+    if value is None:
+        return "true" if find_agent(pod).batches else None
+    return "true" if len(value) > _KEPT else value
 
 
 def revert_agent(draft: Draft, done: pod_annotations.Injected) -> None:
