@@ -39,9 +39,9 @@ _MOST_DIGITS = 12
 
 # By which programs of any kind are told of an address or of TLS; what follows is the servers' own.
 _USUAL_WORDS = ("--?[a-z_.-]*(addr|bind|cert|host|https|key|listen|ssl|tls)", "[^ ]*(127[.]|::1|localhost)")
-_USUAL_VARIABLES = (".*(SSL|TLS).*", "CONSUL_REDIRECT_TRAFFIC_CONFIG")
+_USUAL_VARIABLES = (".*(SSL|TLS).*", ".*Kestrel__.*", "CONSUL_REDIRECT_TRAFFIC_CONFIG")
 _OWN_GRPC = ("TensorFlow Serving", "TorchServe")  # servers with a port for gRPC of a protocol of their own
-_SAYS_WHERE: tuple[servers.Kind, ...] = ("host", "address", "elsewhere", "flags", "positional")
+_SAYS_WHERE: tuple[servers.Kind, ...] = ("host", "address", "urls", "elsewhere", "flags", "positional")
 
 # What the admin decides is made from these values, which stand nowhere else, and becomes an action of the template.
 _ADMIN = config.Config(image="IMAGE", image_pull_policy="Never", run_as_user=65531, port=61081, admin_port=61082)

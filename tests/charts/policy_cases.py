@@ -150,6 +150,8 @@ LEFT: dict[str, Object] = {
     "listens for itself": asking(app(args=["--host=127.0.0.1"])),
     "listens for itself in the end": words("uvicorn", "main:app", "--host=0.0.0.0", "--host", "127.0.0.1"),
     "listens for itself by a variable": variable("UVICORN_HOST", "127.0.0.1"),
+    "listens for itself by a URL": variable("ASPNETCORE_URLS", "http://localhost:8080"),
+    "listens for itself by an endpoint": variable("Kestrel__Endpoints__Web__Url", "http://localhost:8080"),
     "listens on one address": words("uvicorn", "main:app", "--host=$(POD_IP)"),
     "listens on a file": words("gunicorn", "-b", "unix:/run/app.sock", "main:app"),
     "has a certificate": asking(app(args=["--ssl-keyfile=/k"])),

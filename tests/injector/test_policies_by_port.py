@@ -38,6 +38,11 @@ def mutual_tls(ports: Any) -> Object:
     return policy("security.istio.io/v1beta1", "PeerAuthentication", {"selector": LABELS, "portLevelMtls": ports})
 
 
+def calico(version: str = "projectcalico.org/v3", selector: str = "app == 'scorer'", **rule: Any) -> Object:
+    spec = {"selector": selector, "ingress": [{"action": "Allow", "protocol": "TCP", **rule}]}
+    return policy(version, "NetworkPolicy", spec)
+
+
 def warnings(thing: Object, *others: Object) -> tuple[str, ...]:
     _, report = manifests.inject(thing, manifests.Injector(around=others))
     assert report is not None
@@ -56,6 +61,23 @@ MISS = {
     "CiliumNetworkPolicy": cilium(port="7000", protocol="TCP"),
     "CiliumNetworkPolicy that denies": cilium("ingressDeny", port="7000"),
     "CiliumClusterwideNetworkPolicy": {**cilium(port="7000"), "kind": "CiliumClusterwideNetworkPolicy"},
+    "Calico's": calico(destination={"ports": [7000]}),
+    "Calico's as they are kept": calico("crd.projectcalico.org/v1", destination={"ports": [7000]}),
+    "Calico's range": calico(destination={"ports": ["6000:8000"]}),
+    "Calico's for all": calico(selector="all()", destination={"ports": [80, "7000"]}),
+    "Calico's without a selector": calico(selector="", destination={"ports": [7000]}),
+    "Calico's by one of two": calico(
+        selector="app == 'other' || app in {'scorer', \"x\"}", destination={"ports": [7000]}
+    ),
+    "Calico's by several": calico(
+        selector="has(app) && !has(tier) && projectcalico.org/namespace == 'ml' && app != 'x'",
+        destination={"ports": [7000]},
+    ),
+    "Calico's that is not understood": calico(
+        selector="(app == 'a' || b starts with 'c')", destination={"ports": [7000]}
+    ),
+    "Calico's but for": calico(action="Deny", destination={"notPorts": [7000]}),
+    "Calico's for the cluster": {**calico(destination={"ports": [7000]}), "kind": "GlobalNetworkPolicy"},
     "AuthorizationPolicy": authorization({"to": [{"operation": {"ports": ["7000"]}}]}, action="DENY"),
     "AuthorizationPolicy but for": authorization({"to": [{"operation": {"notPorts": ["7000"]}}]}),
     "AuthorizationPolicy on a condition": authorization({"when": [{"key": "destination.port", "values": ["7000"]}]}),
@@ -97,6 +119,14 @@ def test_no_policy_misses_a_sidecar_that_has_the_apps_port(name: str) -> None:
         policy("networking.k8s.io/v1", "NetworkPolicy", {"podSelector": {}, "egress": [{"ports": [{"port": 7000}]}]}),
         policy("networking.k8s.io/v1", "NetworkPolicy", "no object"),
         cilium(port="http"),
+        calico(destination={"ports": ["http"]}),
+        calico(destination={"ports": [7000, 9081]}),
+        calico(destination={"ports": ["7000:9100"]}),
+        calico(source={"selector": "app == 'x'"}),
+        calico(protocol="UDP", destination={"ports": [7000]}),
+        calico(selector="app == 'other'", destination={"ports": [7000]}),
+        calico(selector="app not in {'scorer'} || !has(app)", destination={"ports": [7000]}),
+        calico(source={"ports": [7000]}, destination={"ports": [80]}),
         authorization({"from": [{"source": {"namespaces": ["a"]}}]}),
         mutual_tls({"9999": {"mode": "DISABLE"}}),
         policy("policy.linkerd.io/v1beta3", "Server", {"podSelector": LABELS, "port": "http"}),
@@ -161,4 +191,7 @@ def test_a_headless_service_leads_to_the_apps_own_port() -> None:
 
 
 def test_everything_that_is_read_has_a_kind_that_can_be_listed() -> None:
-    assert {("", "Service"), *((each.group, each.kind) for each in surroundings.POLICIES)} == surroundings.KINDS
+    listed = {("", "Service"), *((each.group, each.kind) for each in surroundings.POLICIES)}
+    # Calico's are listed where the cluster keeps them.
+    assert listed == {kind for kind in surroundings.KINDS if kind[0] != "projectcalico.org"}
+    assert {("crd." + group, kind) for group, kind in surroundings.KINDS - listed} <= listed

@@ -36,12 +36,12 @@ max-batch-size=([1-9][0-9]{0,4})|max-latency=((0|[1-9][0-9]{0,2})([.][0-9]{0,2}[
 
 {{/* Words of a command line, and images, of which an injector knows what a policy does not. */}}
 {{- define "carpool.policyWords" -}}
-( -[FHSUabehu]| (--?[a-z_.-]*(addr|bind|cert|host|https|key|listen|ssl|tls)|[^ ]*(127[.]|::1|localhost)|--backend|--endpoint|--fd|--file-descriptor|--task|--uds|--unix|--unix-domain-socket|--unix-socket)| runserver |mlserver|tensorflow-serving|tensorflow/serving|tensorflow_model_server|torchserve|torchserve-kfs|tritonserver)
+( -[FHSUabehu]| (--?[a-z_.-]*(addr|bind|cert|host|https|key|listen|ssl|tls)|[^ ]*(127[.]|::1|localhost)|--backend|--endpoint|--fd|--file-descriptor|--task|--uds|--unix|--unix-domain-socket|--unix-socket|--urls)| runserver |mlserver|tensorflow-serving|tensorflow/serving|tensorflow_model_server|torchserve|torchserve-kfs|tritonserver)
 {{- end -}}
 
 {{/* Likewise variables. */}}
 {{- define "carpool.policyVariables" -}}
-^(.*(SSL|TLS).*|CONSUL_REDIRECT_TRAFFIC_CONFIG|BENTOML_HOST|CARPOOL_PREDICTOR_HOST|CHAINLIT_HOST|FLASK_RUN_CERT|FLASK_RUN_HOST|GRADIO_SERVER_NAME|GRANIAN_HOST|GRANIAN_UDS|GUNICORN_CMD_ARGS|HOSTNAME|INFINITY_HOST|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|LITESTAR_HOST|LLAMA_ARG_HOST|MLFLOW_HOST|MLSERVER_HOST|MLSERVER_HTTP_PORT|OLLAMA_HOST|SERVER_ADDRESS|STREAMLIT_SERVER_ADDRESS|UVICORN_FD|UVICORN_HOST|UVICORN_UDS)$
+^(.*(SSL|TLS).*|.*Kestrel__.*|CONSUL_REDIRECT_TRAFFIC_CONFIG|ASPNETCORE_HTTPS_PORTS|ASPNETCORE_HTTP_PORTS|ASPNETCORE_URLS|BENTOML_HOST|CARPOOL_PREDICTOR_HOST|CHAINLIT_HOST|DOTNET_HTTPS_PORTS|DOTNET_HTTP_PORTS|DOTNET_URLS|FLASK_RUN_CERT|FLASK_RUN_HOST|GRADIO_SERVER_NAME|GRANIAN_HOST|GRANIAN_UDS|GUNICORN_CMD_ARGS|HOSTNAME|HTTPS_PORTS|HTTP_PORTS|INFINITY_HOST|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|LITESTAR_HOST|LLAMA_ARG_HOST|MLFLOW_HOST|MLSERVER_HOST|MLSERVER_HTTP_PORT|OLLAMA_HOST|SERVER_ADDRESS|STREAMLIT_SERVER_ADDRESS|URLS|UVICORN_FD|UVICORN_HOST|UVICORN_UDS|_JAVA_OPTIONS)$
 {{- end -}}
 
 {{/* A pod with all that the injector puts into one by the takeover named-port, but for what depends on the pod. The

@@ -5,7 +5,6 @@ What a manifest does not show (an image's variables, files, code) is not known, 
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,8 +94,8 @@ def _given(setting: Setting, source: Source) -> list[tuple[str, str | None]]:
         elif setting.kind == "positional":
             found += _positional(name, source.words)
         elif "*" in name:
-            alike = fnmatch.filter(source.variables, name)
-            found += [(-1, each, source.variable(each)) for each in alike]
+            pattern = re.compile(re.escape(name).replace(r"\*", ".*"), re.DOTALL)
+            found += [(-1, each, source.variable(each)) for each in source.variables if pattern.fullmatch(each)]
         elif source.has_variable(name):
             found.append((-1, name, source.variable(name)))
     return [(name, value) for _, name, value in sorted(found, key=lambda each: each[0])]

@@ -104,7 +104,7 @@ def _rules(thing: model.Object, placed: Placed) -> Iterator[_Rule]:
     if form is None or (form.has_namespace and namespace and namespace != placed.namespace):
         return
     for spec in [_part(thing, "spec"), *_members(thing.get("specs"))]:
-        if _selects(form.plain(spec.get(form.selector)), placed.pod):
+        if any(_selects(each, placed.pod) for each in form.plain(spec.get(form.selector))):
             yield from form.rules(spec)
 
 
@@ -144,7 +144,48 @@ _SOURCE = re.compile("^(k8s|any):")
 _OF_NAMESPACE = re.compile(r"io\.kubernetes\.pod\.namespace|io\.cilium\.k8s\.namespace\.labels\.")
 
 
-def _without_sources(selector: Any) -> model.Object:
+def _of_calico(spec: model.Object) -> Iterator[_Rule]:
+    for rule in _members(spec.get("ingress")):
+        if rule.get("protocol") in (None, "TCP", 6):
+            to = _part(rule, "destination")
+            ports = [each for key in ("ports", "notPorts") for each in _list(to.get(key))]
+            texts = [str(each).partition(":") for each in ports]
+            spoken = [(_number(first), _number(last or first)) for first, _, last in texts]
+            named = [(first, last) for first, last in spoken if first is not None and last is not None]
+            yield named if ports else [_ALL]
+
+
+_TERM = re.compile(
+    r"""(?P<absent>!)?\s*has\((?P<has>[^()]+)\)|(?P<key>[^\s!='"]+)\s*"""
+    r"""(?:(?P<equal>[!=]=)\s*['"](?P<value>[^'"]*)['"]|(?P<without>not\s+)?in\s*\{(?P<values>[^{}]*)\})"""
+)
+_PLACES = re.compile(r"projectcalico\.org/|pcns\.|pcsa\.")  # what Calico adds to a pod's labels
+
+
+def _of_expression(selector: Any) -> list[model.Object]:
+    """Calico's expression as selectors by labels, of which one is enough; where it is not understood, one for all."""
+    text = selector if isinstance(selector, str) else ""
+    branches = re.split(r"\s*\|\|\s*", text) if "(" not in text.replace("has(", "").replace("all()", "") else [""]
+    found = []
+    for branch in branches:
+        terms = [_TERM.fullmatch(each.strip()) for each in branch.split("&&")]
+        found.append({"matchExpressions": [_wish(each) for each in terms if each and not _is_of_place(each)]})
+    return found
+
+
+def _is_of_place(term: re.Match[str]) -> bool:
+    return _PLACES.match(term["has"] or term["key"]) is not None
+
+
+def _wish(term: re.Match[str]) -> model.Object:
+    if term["has"]:
+        return {"key": term["has"].strip(), "operator": "DoesNotExist" if term["absent"] else "Exists"}
+    is_not = term["equal"] == "!=" or term["without"] is not None
+    values = [term["value"]] if term["equal"] else re.findall(r"""['"]([^'"]*)['"]""", term["values"])
+    return {"key": term["key"], "operator": "NotIn" if is_not else "In", "values": values}
+
+
+def _without_sources(selector: Any) -> list[model.Object]:
     """Cilium's selector with its labels as pods have them: theirs may say that they come from Kubernetes, or anywhere.
 
     A pod's namespace, which is a label to Cilium, is no condition here.
@@ -156,28 +197,33 @@ def _without_sources(selector: Any) -> model.Object:
     found = selector if isinstance(selector, dict) else {}
     labels = {plain(key): value for key, value in _part(found, "matchLabels").items()}
     wishes = [{**each, "key": plain(each.get("key"))} for each in _members(found.get("matchExpressions"))]
-    return {
-        "matchLabels": {key: value for key, value in labels.items() if not _OF_NAMESPACE.match(key)},
-        "matchExpressions": [each for each in wishes if not _OF_NAMESPACE.match(each["key"])],
-    }
+    held = {key: value for key, value in labels.items() if not _OF_NAMESPACE.match(key)}
+    return [
+        {"matchLabels": held, "matchExpressions": [each for each in wishes if not _OF_NAMESPACE.match(each["key"])]}
+    ]
 
 
 class _Form(NamedTuple):
-    """Where a kind of policy says which pods and which ports it is for; `plain` makes its selector one of labels."""
+    """Where a kind of policy says which pods and which ports it is for; `plain` makes its selector those by labels."""
 
     rules: Callable[[model.Object], Iterable[_Rule]]
     selector: str = "selector"
-    plain: Callable[[Any], Any] = lambda selector: selector
+    plain: Callable[[Any], Iterable[Any]] = lambda selector: (selector,)
     has_namespace: bool = True
 
 
 _CILIUM = _Form(_of_cilium, "endpointSelector", _without_sources)
+_CALICO = _Form(_of_calico, plain=_of_expression)
 _POLICIES = {
     Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"): _Form(
         lambda spec: [_ranges(rule.get("ports")) for rule in _members(spec.get("ingress"))], "podSelector"
     ),
     Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"): _CILIUM,
     Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"): _CILIUM._replace(
+        has_namespace=False
+    ),
+    Resource("crd.projectcalico.org", "v1", "networkpolicies", "NetworkPolicy"): _CALICO,
+    Resource("crd.projectcalico.org", "v1", "globalnetworkpolicies", "GlobalNetworkPolicy"): _CALICO._replace(
         has_namespace=False
     ),
     Resource("security.istio.io", "v1beta1", "peerauthentications", "PeerAuthentication"): _Form(
@@ -191,6 +237,8 @@ _POLICIES = {
     ),
 }
 _FORMS = {(each.group, each.kind): form for each, form in _POLICIES.items()}
+# As Calico's own API server has them, where each tier has rights of its own; they are kept in the group above.
+_FORMS |= {(group.removeprefix("crd."), kind): form for (group, kind), form in _FORMS.items()}
 POLICIES = tuple(_POLICIES)
 """Policies whose ports are those of pods."""
 _SERVICE = ("", "Service")
