@@ -598,3 +598,40 @@ def test_a_variable_that_a_kustomization_sets_counts_only_if_the_injection_chang
     assert "sets env of container 'app'" in said(f"{CONTAINER}/env")
     assert "1 injected" in said(f"{CONTAINER}/env/0/value")
     assert "1 injected" in said(f"{CONTAINER}/env/-", "add", "{name: A, value: '1'}")
+
+
+LABELLED = BASE.replace("{name: ranker}", "{name: ranker, labels: {tier: web}, annotations: {team: a}}", 1)
+
+
+@pytest.mark.parametrize(
+    ("selector", "between", "is_selected"),
+    [
+        ("labelSelector: tier=web", "", True),
+        ("labelSelector: 'tier == web, team!=b'", "", True),
+        ("labelSelector: 'tier in (web, api)'", "", True),
+        ("labelSelector: tier", "", True),
+        ("labelSelector: '!part'", "", True),
+        ("labelSelector: '((('", "", True),
+        ("annotationSelector: team=a", "", True),
+        ("labelSelector: tier=api", "", False),
+        ("labelSelector: 'tier=web,part=x'", "", False),
+        ("labelSelector: 'tier notin (web, api)'", "", False),
+        ("labelSelector: '!tier'", "", False),
+        ("annotationSelector: team=b", "", False),
+        ("labelSelector: part=x", "commonLabels: {part: x}\n", True),
+        ("labelSelector: part=x", "labels: [{pairs: {part: x}}]\n", True),
+        ("annotationSelector: part=x", "commonAnnotations: {part: x}\n", True),
+    ],
+)
+def test_a_target_selects_by_labels_and_annotations_that_an_object_has_or_is_given(
+    tmp_path: pathlib.Path, selector: str, between: str, is_selected: bool
+) -> None:
+    files = {"base.yaml": LABELLED, "between/kustomization.yaml": f"resources: [..]\n{between}"}
+    files["kustomization.yaml"] = "resources: [base.yaml]\n"
+    target = f"{{kind: Deployment, {selector}}}"
+    files["overlay/Kustomization"] = f"resources: [../between]\n{operation(f'{CONTAINER}/args', target=target)}"
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    said = run("inject", "--in-place", tmp_path).stderr
+    assert ("1 refused" if is_selected else "1 injected") in said

@@ -313,6 +313,9 @@ class File:
     marked: frozenset[int] = frozenset()
 
 
+_KUSTOMIZATION = "Kustomization"  # which kustomize reads as well as kustomization.yaml
+
+
 def find(names: Iterable[str]) -> Iterator[str]:
     """Files as named, and the manifests in directories, below them too, in the order of their paths.
 
@@ -322,7 +325,8 @@ def find(names: Iterable[str]) -> Iterator[str]:
         if name == STDIN or not Path(name).is_dir():
             yield name
             continue
-        found = [path for path in Path(name).rglob("*") if path.suffix in SUFFIXES and path.is_file()]
+        is_manifest = (path for path in Path(name).rglob("*") if path.suffix in SUFFIXES or path.name == _KUSTOMIZATION)
+        found = [path for path in is_manifest if path.is_file()]
         shown = [path for path in found if not any(part.startswith(".") for part in path.relative_to(name).parts)]
         if not shown:
             raise Unusable(f"{name}: no manifest in this directory ({', '.join(SUFFIXES)})")

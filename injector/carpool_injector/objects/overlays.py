@@ -1,7 +1,8 @@
 """What Kustomizations lay over whole objects, and whether that undoes an injection.
 
 Where a patch may set the same fields of a container as an injection, the object below is left alone: what they become
-together is known only once they are rendered. Selectors by labels are not read, so they select everything. Pure.
+together is known only once they are rendered. Where a selector is not understood, or Kustomizations set the labels that
+it names, it selects everything. Pure.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ class Patch(NamedTuple):
     """What is laid over objects: parts of one, or operations.
 
     `target` selects these objects, as a Kustomization has it; None: the one of the patch's own kind and name. `reached`
-    are the ids of those that its Kustomization has at all, None for any.
+    are the ids of those that its Kustomization has at all, None for any; `given` the labels and annotations that any of
+    them may set.
     """
 
     sets: model.Object | tuple[Operation, ...]
     target: model.Object | None = None
     reached: Set[int] | None = None
     affixes: Affixes = Affixes()
+    given: Set[str] = frozenset()
 
     def may_reach(self, thing: model.Object) -> bool:
         """Whether it may be laid over this object, which may have another name by then."""
@@ -66,7 +69,15 @@ class Patch(NamedTuple):
         is_named = _may_become(name, wanted["name"], self.affixes) or _matches(
             wanted["name"], self.affixes.around(name)
         )
-        return is_of_kind and is_named
+        metadata = parts.part(thing, "metadata")
+        return (
+            is_of_kind
+            and is_named
+            and all(
+                _may_select(self.target.get(selector), parts.part(metadata, held), self.given)
+                for selector, held in (("labelSelector", "labels"), ("annotationSelector", "annotations"))
+            )
+        )
 
 
 Cell = tuple[Any, str, Any]
@@ -103,6 +114,28 @@ def _matches(wanted: Any, found: Iterable[str]) -> bool:
         return any(re.fullmatch(str(wanted), each) for each in found)
     except re.error:
         return True
+
+
+_WISH = re.compile(
+    r"(?P<absent>!)?\s*(?P<key>[\w./-]+)(?:\s*(?P<equal>==?|!=)\s*(?P<value>[\w.-]*)"
+    r"|\s+(?P<without>not)?in\s*\((?P<values>[^()]*)\))?",
+    re.ASCII,
+)
+_BETWEEN = re.compile(r",(?![^(]*\))")
+
+
+def _may_select(selector: Any, held: model.Object, given: Set[str]) -> bool:
+    """Whether a selector as Kubernetes writes them (`app=web,tier in (a, b)`) may select what has these labels."""
+    wishes = _BETWEEN.split(selector) if isinstance(selector, str) and selector.strip() else []
+    found = [_WISH.fullmatch(each.strip()) for each in wishes]
+    return all(each is None or each["key"] in given or _meets(each, held.get(each["key"])) for each in found)
+
+
+def _meets(wish: re.Match[str], value: Any) -> bool:
+    if wish["equal"] is None and wish["values"] is None:
+        return (value is None) is (wish["absent"] is not None)
+    wanted = [wish["value"]] if wish["equal"] else [each.strip() for each in wish["values"].split(",")]
+    return (value in wanted) is not (wish["equal"] == "!=" or wish["without"] is not None)
 
 
 def _by_name(thing: model.Object) -> dict[Any, model.Object]:
@@ -224,7 +257,16 @@ def read(sources: Sequence[Source], resolve: Resolve, in_text: Contents) -> tupl
         at_hand = {each: held.get(resolve(path, each), ()) for each in _files(thing)}
         laid += _of_kustomization(thing, at_hand, in_text, objects)
     affixes = Affixes(*(_texts(key, [thing for _, thing in kustomizations]) for key in ("namePrefix", "nameSuffix")))
-    return tuple(each._replace(affixes=affixes) for each in laid), signs
+    given = frozenset(_labels([thing for _, thing in kustomizations]))
+    return tuple(each._replace(affixes=affixes, given=given) for each in laid), signs
+
+
+def _labels(kustomizations: Iterable[model.Object]) -> Iterator[str]:
+    """The labels and annotations that Kustomizations may set on objects."""
+    for thing in kustomizations:
+        pairs = (parts.part(each, "pairs") for each in parts.parts(thing, "labels"))
+        for held in (parts.part(thing, "commonLabels"), parts.part(thing, "commonAnnotations"), *pairs):
+            yield from map(str, held)
 
 
 def _texts(key: str, kustomizations: Sequence[model.Object]) -> tuple[str, ...]:
