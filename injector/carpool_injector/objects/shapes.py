@@ -5,6 +5,7 @@ An API server has checked what a webhook gets, nobody what people write. Null is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,9 +79,12 @@ def _listed(*checks: Check) -> Check:
 
 def _wrong(where: str, value: Any, wanted: str) -> refusals.Malformed:
     shown = repr(value)
+    if _VARIABLES.search(where):
+        shown = f"of type {type(value).__name__}"  # not the variables, which may be secret
     return refusals.Malformed(f"{where} is {shown[:60]}{'…' * (len(shown) > 60)} and must be {wanted}")
 
 
+_VARIABLES = re.compile(r"\.env(\[[0-9]+\])?$", re.ASCII)
 _MAPPINGS = (
     "metadata", "spec", "template", "jobTemplate", "predictor", "transformer", "explainer", "workerSpec", "model",
     "leaderWorkerTemplate", "leaderTemplate", "workerTemplate",
