@@ -84,7 +84,7 @@ def test_a_member_that_is_too_long_for_every_caller_to_have_is_left_out() -> Non
         b"",
         b"[1]",
         b'{"model_name":"m"}',
-        b'{"predictions":[1],"model_name":NaN}',
+        b'{"predictions":[1],"model_name":nan}',
         b'{"predictions":[1],"model_name":"\xff"}',
     ],
 )

@@ -43,8 +43,8 @@ def test_predictions_are_found_and_other_members_skipped(body, member, rows):
 @pytest.mark.parametrize(
     "body",
     [b"", b"<html>", b"[1]", b"{}", b'{"predictions":{"a":[1]}}', b'{"predictions":null}', b'{"predictions":[1]',
-     b'{"predictions":[NaN]}', b'{"predictions":["\xff"]}', b'{"predictions":' + b"[" * 100_000,
-     b'{"debug":NaN,"predictions":[1]}', b'{"predictions":[1]]', b'{"predictions":[1]}}'],
+     b'{"predictions":[nan]}', b'{"predictions":["\xff"]}', b'{"predictions":' + b"[" * 100_000,
+     b'{"debug":nan,"predictions":[1]}', b'{"predictions":[1]]', b'{"predictions":[1]}}'],
 )  # fmt: skip
 def test_an_unusable_answer_is_the_predictors_fault(body):
     with pytest.raises(errors.UpstreamBroken) as caught:

@@ -80,7 +80,7 @@ def test_a_request_that_travels_alone_goes_as_it_came():
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "truncated"),
+        (b"", "the body is empty"),
         (b"not json", "malformed"),
         (b"[1]", "must be a JSON object"),
         (b'"instances"', "must be a JSON object"),
@@ -101,7 +101,7 @@ def test_a_request_that_travels_alone_goes_as_it_came():
         (b'{"a":"\xff","instances":[1]}', "not valid UTF-8"),
         (b'{"instances":["' + "é".encode() * 300_000 + b'\xff"]}', "not valid UTF-8 (byte 600015)"),
         (b'{"instances":["' + "é".encode() * 300_000 + b"\xc3", "not valid UTF-8 (byte 600015)"),
-        (b'\xef\xbb\xbf{"instances":[1]}', "malformed"),
+        (b'\xef\xbb\xbf{"instances":[1]}', "byte order mark"),
         (b'{"instances":["\x01"]}', "invalid character"),
         (b'{"instances":["\n"]}', "invalid character"),
         (b'{"instances":[1],"instances":[2]}', "duplicate member 'instances'"),

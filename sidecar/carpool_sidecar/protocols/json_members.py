@@ -42,16 +42,16 @@ class Member(NamedTuple):
     stop: int
 
 
-def find(text: bytes, start: int = 0, stop: int | None = None) -> dict[str, Member]:
+def find(text: bytes, start: int = 0, stop: int | None = None, last_counts: bool = False) -> dict[str, Member]:
     """The members of the object that is `text` from `start` to before `stop`, in order; places are those in `text`.
 
-    Raises `errors.BadRequest` for what is no JSON object, and for duplicate members, and `errors.Unbatchable` for more
-    than `MOST` members.
+    Raises `errors.BadRequest` for what is no JSON object, and for duplicate members unless of those the `last_counts`,
+    and `errors.Unbatchable` for more than `MOST` members.
     """
     found: dict[str, Member] = {}
     view = memoryview(text)[:stop]
     while start >= 0:
-        start = _add_some(found, text, view, start)
+        start = _add_some(found, text, view, start, last_counts)
     return found
 
 
@@ -65,7 +65,7 @@ def find_in_steps(text: bytes, start: int = 0, stop: int | None = None) -> steps
     return found
 
 
-def _add_some(found: dict[str, Member], text: bytes, view: memoryview, start: int) -> int:
+def _add_some(found: dict[str, Member], text: bytes, view: memoryview, start: int, last_counts: bool = False) -> int:
     """Add as many members as take a step, from the object's beginning, or from where those found end.
 
     `view` ends where the object does. Returns where the last one ends, and -1 once they are all there.
@@ -77,9 +77,9 @@ def _add_some(found: dict[str, Member], text: bytes, view: memoryview, start: in
             name = _text(match[1])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise errors.BadRequest(str(error)) from None
-        if name in found:
+        if name in found and not last_counts:
             raise errors.BadRequest(f"duplicate member {name!r}")
-        if len(found) == MOST:
+        if len(found) == MOST and name not in found:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         value, at = match.span(2)
         if at < 0:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import number_lists
+from carpool_sidecar.protocols import beyond_json, number_lists
 
 Rows = Sequence[Any]
 """Each is a `msgspec.Raw`, a view or bytes."""
@@ -28,6 +28,8 @@ decode_list: Final = LIST.decode
 
 _NO_ROW = msgspec.Raw()
 _SPACE = b" \t\r\n"
+_NOTHING_BUT_SPACE = re.compile(rb"[ \t\r\n]*+\Z")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # Up to this size a list is decoded first and counted then: 18 MB for a moment, if it is `1,1,1,…`.
 _MAX_UNCOUNTED = 512 * 1024
@@ -191,7 +193,7 @@ def length(row: bytes) -> int:
     if is_flat or commas > _MAX_COUNTED:
         return commas + 1
     try:
-        return len(LIST.decode(row))
+        return len(LIST.decode((beyond_json.masked(row) if beyond_json.has_halves(row) else None) or row))
     except RecursionError:
         return commas + 1
 
@@ -203,6 +205,17 @@ def pattern(rows: Rows) -> bytes:
     else:
         text = bytes(memoryview(rows[0])[:_LONGEST_PATTERN])
     return _STRING.sub(b'"', text).translate(None, _NUMBERS)
+
+
+def no_json(body: bytes, words: str) -> errors.BadRequest:
+    """What is wrong with a body that a decoder refused with these words: what they do not tell, or the words."""
+    if _NOTHING_BUT_SPACE.match(body):
+        return errors.BadRequest("the body is empty; it must be JSON")
+    if body.startswith(_BYTE_ORDER_MARK):
+        return errors.BadRequest(
+            "the body begins with a byte order mark (the bytes EF BB BF); it must be JSON in UTF-8 without one"
+        )
+    return errors.BadRequest(words)
 
 
 def check_utf8(body: bytes | memoryview, step: int = _STEP) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from carpool.compiled import mypyc_attr
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, interface, json_members, json_rows, steps
+from carpool_sidecar.protocols import beyond_json, incremental_scan, interface, json_members, json_rows, steps
 
 Rows = json_rows.Rows
 
@@ -209,10 +209,12 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
         single = _single_member(body, b"predictions", _USUAL_ANSWER, _ONLY_ANSWER_MEMBER, decode, most)
         if single is not None:
             return interface.BatchPredictions(single[0], single[2])
-        member, _, rows = _pick(_answer_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
-        return interface.BatchPredictions(member, rows, b"" if kept is None else kept.of(body))
+        return _predictions_of_members(body, kept)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
+    except errors.Unbatchable:
+        words = f"the predictor's answer has more than {json_members.MOST} members, and what is no JSON"
+        raise errors.UpstreamBroken(words) from None
     except errors.BadRequest as error:
         raise errors.UpstreamBroken(f"the predictor's answer is not a valid predict response: {error}") from None
 
@@ -234,6 +236,8 @@ class RequestScan(incremental_scan.IncrementalScan):
         rows, start, stop, around = found
         if not rows:
             return None
+        if isinstance(body, bytes):
+            around = _around(body, start, stop)  # what was fed may have been its mask
         others = b""
         if not _is_bare(around):
             try:
@@ -251,7 +255,14 @@ def parse_in_steps(body: bytes, max_rows: int = sys.maxsize, json_size: int | No
     """`parse_request` for a large body."""
     scan = RequestScan(max_rows)
     yield from scan.feed_in_steps(body)
-    return scan.payload(body) or parse_request(body, max_rows)
+    payload = scan.payload(body)
+    if payload is None and beyond_json.has_halves(body):
+        mask = yield from beyond_json.masked_in_steps(body, with_words=False)
+        if mask is not None:
+            scan = RequestScan(max_rows)
+            yield from scan.feed_in_steps(mask)
+            payload = scan.payload(body)
+    return payload or parse_request(body, max_rows)
 
 
 def read_in_steps(
@@ -263,8 +274,15 @@ def read_in_steps(
     yield from scan.feed_in_steps(body)
     found = scan.rows(body)
     if found is None:
+        mask = yield from beyond_json.masked_in_steps(body)
+        if mask is not None:
+            scan = incremental_scan.IncrementalScan(_ANSWER_HEAD)
+            yield from scan.feed_in_steps(mask)
+            found = scan.rows(body)
+    if found is None:
         return parse_answer(response, kept)
-    rows, _, _, around = found
+    rows, start, stop, _ = found
+    around = _around(body, start, stop)
     members = b""
     if not _is_bare(around):
         # Of several lists the last counts.
@@ -277,6 +295,11 @@ def read_in_steps(
             return parse_answer(response, kept)
         members = b"" if kept is None else kept.of(around)
     return interface.BatchPredictions(scan.name, rows, members)
+
+
+def _around(body: bytes, start: int, stop: int) -> bytes:
+    """A body with `[0]` for its list."""
+    return b"%b[0]%b" % (body[:start], body[stop:])
 
 
 def _is_bare(around: bytes) -> bool:
@@ -298,18 +321,25 @@ class KeptMembers:
             [(field, msgspec.Raw, msgspec.Raw()) for field in fields],
             rename=dict(zip(fields, names, strict=True)),
         )
+        self._names = tuple(names)
         self._starts = [b"%b:" % msgspec.json.encode(name) for name in names]
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(form)
 
     def of(self, body: bytes) -> bytes:
-        """These members of an answer, each with a comma behind it; `body` is a JSON object."""
-        found = msgspec.structs.astuple(self._decoder.decode(body))
-        members = [
-            b"%b%b," % (start, bytes(raw))
-            for start, raw in zip(self._starts, found, strict=True)
-            if 0 < memoryview(raw).nbytes <= LONGEST_MEMBER
+        """These members of an answer, each with a comma behind it; `body` is a JSON object, or has a mask that is."""
+        texts: list[memoryview]
+        try:
+            texts = [memoryview(raw) for raw in msgspec.structs.astuple(self._decoder.decode(body))]
+        except msgspec.DecodeError:
+            members, view = json_members.find(beyond_json.masked(body) or body, last_counts=True), memoryview(body)
+            places = [members.get(name, json_members.Member(0, 0, 0)) for name in self._names]
+            texts = [view[at.value : at.stop] for at in places]
+        found = [
+            b"%b%b," % (start, bytes(text))
+            for start, text in zip(self._starts, texts, strict=True)
+            if 0 < text.nbytes <= LONGEST_MEMBER
         ]
-        return b"".join(members)
+        return b"".join(found)
 
     def parse_answer(self, response: interface.UpstreamResponse) -> interface.BatchPredictions:
         """`parse_answer` with these."""
@@ -403,8 +433,8 @@ def _single_member(
         return None  # more members follow, or it is malformed: the general path tells which, and where
 
 
-def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:
-    """All members of a request as `{name: (key as written, value as written)}`, in order.
+def _members(body: bytes) -> dict[str, json_members.Member]:
+    """Where the members of a request are, in order.
 
     Raises `errors.BadRequest` for malformed JSON and for duplicate members.
     """
@@ -413,53 +443,83 @@ def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:
     except msgspec.ValidationError:
         raise errors.BadRequest("the body must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise errors.BadRequest(str(error)) from None
+        raise json_rows.no_json(body, str(error)) from None
     others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
     if others > _MAX_OTHERS:
         raise errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")
-    found = json_members.find(body)
-    return {
-        name: (body[at.start : at.value].rstrip(_SPACE_AND_COLON), body[at.value : at.stop])
-        for name, at in found.items()
-    }
-
-
-def _answer_lists(body: bytes) -> dict[str, tuple[bytes, bytes]]:
-    """The lists of an answer in the shape of `_members`; all else in it is skipped unread."""
-    try:
-        found = msgspec.structs.asdict(_ANSWER_LISTS.decode(body))
-    except msgspec.ValidationError:
-        raise errors.BadRequest("the body must be a JSON object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise errors.BadRequest(str(error)) from None
-    return {name: (name.encode(), bytes(raw)) for name, raw in found.items() if memoryview(raw).nbytes}
-
-
-def _pick(
-    members: dict[str, tuple[bytes, bytes]], names: Sequence[str], decode: Callable[[bytes | memoryview], Rows]
-) -> tuple[bytes, bytes, Rows]:
-    for name in names:
-        if name in members:
-            text = members[name][1]
-            try:
-                return name.encode(), text, decode(text)
-            except msgspec.ValidationError:
-                raise errors.BadRequest(f"{name!r} must be a list") from None
-    raise errors.BadRequest(f"no member {' or '.join(map(repr, names))}")
+    return json_members.find(body)
 
 
 def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows]) -> Payload:
-    members = _members(body)
+    mask = body
+    try:
+        members = _members(body)
+    except errors.BadRequest:
+        found = beyond_json.masked(body, with_words=False) if beyond_json.has_halves(body) else None
+        if found is None:
+            raise
+        mask = found
+        members = _members(mask)
     present = [name for name in _REQUEST_MEMBERS if name in members]
     if not present:
         near = next((name for name in members if name.lower() in _REQUEST_MEMBERS), None)
         raise errors.NoInstances(f"no member 'instances'; {near!r} is spelt differently" if near else None)
     if len(present) > 1:
         raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
-    if members[present[0]][1] == b"null":
+    name = present[0]
+    at = members.pop(name)
+    text = body[at.value : at.stop]
+    if text == b"null":
         raise errors.NoInstances
-    if present == ["inputs"] and members["inputs"][1].startswith(b"{"):
+    if name == "inputs" and text.startswith(b"{"):
         raise errors.Unbatchable(errors.NotBatched.COLUMNAR)
-    others = b",".join(key + b":" + text for name, (key, text) in members.items() if name != present[0])
-    member, text, rows = _pick(members, present, decode)
-    return Payload(member, body, text, rows, others)
+    others = [
+        body[other.start : other.value].rstrip(_SPACE_AND_COLON) + b":" + body[other.value : other.stop]
+        for other in members.values()
+    ]
+    return Payload(name.encode(), body, text, _listed(body, mask, name, at, decode), b",".join(others))
+
+
+def _predictions_of_members(body: bytes, kept: KeptMembers | None) -> interface.BatchPredictions:
+    """What is found in an answer with any members; all but what is asked for is skipped unread."""
+    try:
+        found = msgspec.structs.asdict(_ANSWER_LISTS.decode(body))
+    except msgspec.ValidationError:
+        raise errors.BadRequest("the body must be a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        mask = beyond_json.masked(body)
+        if mask is None:
+            raise json_rows.no_json(body, str(error)) from None
+        members = json_members.find(mask, last_counts=True)
+        for name in _ANSWER_MEMBERS:
+            if name in members:
+                rows = _listed(body, mask, name, members[name], json_rows.decode_list)
+                return interface.BatchPredictions(name.encode(), rows, b"" if kept is None else kept.of(body))
+        raise _no_list(_ANSWER_MEMBERS) from None
+    for name in _ANSWER_MEMBERS:
+        raw = found[name]
+        if memoryview(raw).nbytes:
+            rows = _rows_of(name, bytes(raw), json_rows.decode_list)
+            return interface.BatchPredictions(name.encode(), rows, b"" if kept is None else kept.of(body))
+    raise _no_list(_ANSWER_MEMBERS)
+
+
+def _listed(
+    body: bytes, mask: bytes, name: str, at: json_members.Member, decode: Callable[[bytes | memoryview], Rows]
+) -> Rows:
+    """The rows of a member's list; `mask` is the body, or JSON of the same size where that is none."""
+    rows = _rows_of(name, mask[at.value : at.stop], decode)
+    return rows if mask is body else beyond_json.sliced(body, at.value, mask, rows)
+
+
+def _rows_of(name: str, text: bytes, decode: Callable[[bytes | memoryview], Rows]) -> Rows:
+    try:
+        return decode(text)
+    except msgspec.ValidationError:
+        raise errors.BadRequest(f"{name!r} must be a list") from None
+    except msgspec.DecodeError as error:
+        raise errors.BadRequest(str(error)) from None
+
+
+def _no_list(names: Sequence[str]) -> errors.BadRequest:
+    return errors.BadRequest(f"no member {' or '.join(map(repr, names))}")

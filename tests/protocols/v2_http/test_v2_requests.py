@@ -29,7 +29,7 @@ def strings(*elements):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", "truncated"),
+        (b"", "the body is empty"),
         (b"[1]", "Expected `object`"),
         (b"{}", "missing required field `inputs`"),
         (b'{"inputs":5}', "`$.inputs`"),

@@ -15,7 +15,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, interface, json_members, json_rows, steps
+from carpool_sidecar.protocols import beyond_json, incremental_scan, interface, json_members, json_rows, steps
 from carpool_sidecar.protocols.lists import counts, places, rules
 
 LIST_NAME = b"rows"
@@ -29,7 +29,6 @@ _LONGEST_NUMBER = 18
 _LONGEST_OUTLINE = 64 * 1024
 _OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
-_NOT_FINITE = re.compile(json_rows.STRING + rb"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])", re.DOTALL)
 _BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 _SPACE = b" \t\r\n"
 # Headers of the connection to the predictor, of the size of its body, and of who sent it.
@@ -354,8 +353,8 @@ def read(
         try:
             outline, lists, totals = _read(rule, bool(shares.weights), body, body)
         except (errors.BadRequest, msgspec.DecodeError):
-            masked = _mask_non_finite(body)
-            if masked == body:
+            masked = beyond_json.masked(body)
+            if masked is None:
                 raise
             outline, lists, totals = _read(rule, bool(shares.weights), body, masked)
         if outline.can_be_matched:
@@ -405,7 +404,7 @@ def _read(rule: rules.Rule, is_shared: bool, body: bytes, masked: bytes) -> tupl
     brackets: dict[Name, Brackets] = {}
     for name, span in lists.items():
         found: Sequence[bytes | msgspec.Raw] = json_rows.LIST.decode(masked[span.start : span.stop])
-        rows[name] = found if masked is body else _sliced(body, span.start, masked, found)
+        rows[name] = found if masked is body else beyond_json.sliced(body, span.start, masked, found)
         brackets[name] = _brackets(masked, span.start, span.stop, found)
     cuts = counted.left_out()
     texts = places.Text(body).around([span for span, _ in spans], cuts)
@@ -434,22 +433,6 @@ def _result(
     if not all(is_exact for _, is_exact in split.values()):
         headers += (PRORATED,)
     return Result(outline, rows, numbers, headers, shares)
-
-
-def _mask_non_finite(body: bytes) -> bytes:
-    """A text of the same size with numbers for NaN and infinities, which JSON has not; many servers write them."""
-    return _NOT_FINITE.sub(lambda found: found[0] if found[1] is None else b"1" * len(found[0]), body)
-
-
-def _sliced(body: bytes, at: int, masked: bytes, rows: Sequence[bytes | msgspec.Raw]) -> list[bytes]:
-    """The same rows of a list that begins at a place, out of the body."""
-    found = []
-    at += 1
-    for row in rows:
-        at = _skip(masked, at)
-        found.append(body[at : at + len(row)])
-        at += len(row)
-    return found
 
 
 def _find_lists(rule: rules.Rule, text: places.Text) -> Mapping[Name, places.Span]:

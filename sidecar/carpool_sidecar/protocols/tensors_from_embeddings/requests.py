@@ -127,7 +127,7 @@ def _members(body: bytes) -> _Body:
         name = columns.shorten(unknown[1])
         raise errors.BadMember(f"the member {name!r} cannot be passed on to a predictor that speaks v2", name) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise errors.BadRequest(f"the body is not valid JSON: {error}") from None
+        raise json_rows.no_json(body, f"the body is not valid JSON: {error}") from None
     except RecursionError:
         raise errors.BadRequest("the body is nested too deeply") from None
     if bytes(found.dimensions) != b"null":

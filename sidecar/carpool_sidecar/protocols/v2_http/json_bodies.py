@@ -237,7 +237,7 @@ class BodySplitter(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError) as flaw:
             if split := self._mask_non_finite(text):
                 return split[0], ident if split[1] is None else split[1], split[2], False
-            raise errors.BadRequest(str(flaw)) from None
+            raise json_rows.no_json(text, str(flaw)) from None
         except RecursionError:
             raise errors.BadRequest("the body is nested too deeply") from None
 
