@@ -126,7 +126,7 @@ class UpstreamTimeout(UpstreamError):
     message = "the predictor did not answer in time"
 
 
-_HARMLESS = frozenset({"retry-after", "location", "allow"})
+_HARMLESS = frozenset({"retry-after", "retry-after-ms", "location", "allow"})
 """Headers of a refusal that say what to do and quote no body."""
 
 

@@ -13,7 +13,9 @@ from tests.app.conftest import Bench
 from tests.app.fake_predictor import Seen
 
 LANES = pytest.mark.parametrize("lane", ["on", "off"])
+EMBED = "/v1/embeddings"
 V1 = "/v1/models/m:predict"
+TEXT = '{"input":"a","model":"m"}'
 
 
 @LANES
@@ -73,6 +75,32 @@ async def test_words_say_what_a_body_lacks(sidecar_of, lane, body, words):
     assert words in json.loads(told)["error"]
 
 
+@LANES
+@pytest.mark.looptime
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 206])
+async def test_a_lone_answer_over_lists_is_passed_on_with_status_and_all_headers(sidecar_of, lane, status):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane)
+    body = b"" if status == 204 else b'{"data":[{"index":0,"embedding":[1]}]}'
+    length = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
+    fields = b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Model: caf\xe9\r\nSet-Cookie: c=3\r\nretry-after-ms: 7\r\n"
+    head = b"HTTP/1.1 %d Fine\r\nContent-Type: application/json\r\n%b%b\r\n" % (status, fields, length)
+
+    def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(head + body)
+        return web.StreamResponse()
+
+    bench.predictor.behave = behave
+    start, rest = await _raw(bench, EMBED, TEXT)
+    assert start.startswith(b"HTTP/1.1 %d " % status)
+    lines = start.split(b"\r\n")
+    assert lines[1:7] == [
+        b"Content-Type: application/json", b"Set-Cookie: a=1", b"Set-Cookie: b=2", b"X-Model: caf\xe9",
+        b"Set-Cookie: c=3", b"Retry-After-Ms: 7",
+    ]  # fmt: skip
+    assert (rest, b"Content-Length" in start) == (body, status != 204)
+
+
 async def _raw(bench: Bench, path: str, body: str) -> tuple[bytes, bytes]:
     """Head and body of the answer on a connection that stays open, as the fast lane wants it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)
@@ -83,3 +111,88 @@ async def _raw(bench: Bench, path: str, body: str) -> tuple[bytes, bytes]:
     rest = await reader.readexactly(int(length[1])) if length else b""
     writer.close()
     return start, rest
+
+
+@LANES
+@pytest.mark.looptime
+async def test_a_refusal_says_when_to_come_again_to_the_millisecond(sidecar_of, lane):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane)
+    again = {"retry-after-ms": "250"}
+    bench.predictor.behave = lambda seen, request: web.Response(status=429, body=b"{}", headers=again)
+    status, _, headers = await bench.post(TEXT, path=EMBED)
+    assert (status, headers["retry-after-ms"]) == (429, "250")
+
+
+@LANES
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (EMBED, TEXT),
+        (V1, '{"instances":[1]}'),
+        ("/v2/models/m/infer", '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}'),
+        ("/other", "{}"),
+    ],
+)
+@pytest.mark.parametrize("status", [307, 301])
+async def test_a_redirect_that_was_made_of_host_names_the_callers(sidecar_of, lane, path, body, status):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane)
+
+    def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.Response(status=404)
+        return web.Response(status=status, headers={"Location": f"http://{request.headers['Host']}{path}/?a=b"})
+
+    bench.predictor.behave = behave
+    for host in ("models.example.com", "other:8080"):
+        _, _, headers = await bench.post(body, path=path, headers={"Host": host}, allow_redirects=False)
+        assert headers["Location"] == f"http://{host}{path}/?a=b"
+
+
+@LANES
+@pytest.mark.looptime
+@pytest.mark.parametrize("where", ["/v1/x", "https://127.0.0.1/x", "http://127.0.0.1.example.com/x", "http://else/x"])
+async def test_any_other_redirect_is_told_as_it_is(sidecar_of, lane, where):
+    bench = await sidecar_of(max_latency=0, fast_lane=lane)
+    bench.predictor.behave = lambda seen, request: web.Response(status=308, headers={"Location": where})
+    _, _, headers = await bench.post('{"instances":[1]}', headers={"Host": "a"}, allow_redirects=False)
+    assert headers["Location"] == where
+
+
+@LANES
+@pytest.mark.looptime
+async def test_callers_of_one_batch_are_each_redirected_to_the_host_they_asked_for(sidecar_of, lane):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, fast_lane=lane)
+    bench.predictor.behave = lambda seen, request: web.Response(
+        status=307, headers={"Location": f"http://{request.headers['Host']}/there"}
+    )
+    posts = [
+        bench.post('{"instances":[1]}', headers={"Host": host}, allow_redirects=False) for host in ("one", "two:1")
+    ]
+    answers = await asyncio.gather(*posts)
+    assert [headers["Location"] for _, _, headers in answers] == ["http://one/there", "http://two:1/there"]
+
+
+@LANES
+@pytest.mark.looptime
+async def test_callers_share_a_call_only_if_they_accept_the_same_where_the_server_obeys_it(sidecar_of, lane):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists="hf-toolkit", fast_lane=lane)
+
+    def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
+        given = json.loads(seen.body)["inputs"]
+        texts = [given] if isinstance(given, str) else given
+        if request.headers["Accept"] == "text/csv":
+            return web.Response(text="length\n" + "".join(f"{len(text)}\n" for text in texts), content_type="text/csv")
+        return web.json_response([{"length": len(text)} for text in texts])
+
+    bench.predictor.behave = behave
+    asked = [("a", "text/csv"), ("bb", "application/json"), ("ccc", "text/csv"), ("dddd", "application/json")]
+    answers = await asyncio.gather(
+        *[
+            bench.post(json.dumps({"inputs": text}), path="/predict", headers={"Accept": accept})
+            for text, accept in asked
+        ]
+    )
+    assert [body for _, body, _ in answers] == [
+        b"length\n1\n", b'[{"length": 2}]', b"length\n3\n", b'[{"length": 4}]',
+    ]  # fmt: skip

@@ -37,7 +37,7 @@ async def test_a_request_becomes_a_call_and_its_answer_one_write(bench: Bench) -
     client.send(post(BODY, b"Authorization: me", b"X-Request-ID: 7", b"carpool-timeout-ms: 250"))
     [call] = bench.driver.calls
     headers = (("Authorization", "me"), ("Content-Type", "application/json"))
-    assert call.tag == calls.Head(V1_ROUTE, PREDICT.decode(), headers, 0.25, "7")
+    assert call.tag == calls.Head(V1_ROUTE, PREDICT.decode(), headers, 0.25, "7", host="h")
     assert (call.timeout, call.rows, call.size) == (0.25, 1, len(BODY))
     assert [bytes(row) for row in call.payload.rows] == [b"1"]
     assert call.key == (call.tag.target, call.tag.headers, call.payload.key)

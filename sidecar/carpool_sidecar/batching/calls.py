@@ -121,6 +121,7 @@ class Head(NamedTuple):
     bytes of the body are JSON, if it says so (v2's binary tensors). `forwarded_for` names the caller where a proxy
     stands in front. `coding` is the one coding of the body, if it has not been undone, and `says_so` is False where its
     media type speaks against a predict request. `forwarded` are values that go along with its batch beside the key.
+    `host` is the Host that the caller asked for.
     """
 
     route: Route
@@ -135,6 +136,7 @@ class Head(NamedTuple):
     coding: str | None = None
     says_so: bool = True
     forwarded: Sequence[tuple[shared_names.Forwarded, str]] = ()
+    host: str | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -48,8 +48,8 @@ LARGE_ANSWER = 512 * 1024
 class UpstreamResponse(NamedTuple):
     """The predictor's answer to a call: its body, its headers by their names in lower case, and its HTTP status.
 
-    `reason` and `fields`, all headers, are as they came, for who passes the answer on; else empty. So is `head`, all of
-    it, if the body is what follows it.
+    `reason` and `fields`, all headers, are as they came, for who passes the answer on; else empty, but for the `fields`
+    of an answer with several headers of one name. So is `head`, all of it, if the body is what follows it.
     """
 
     body: bytes
@@ -109,7 +109,10 @@ class UpstreamRequest(NamedTuple):
 
 
 class RenderedResponse(NamedTuple):
-    """One caller's answer as its protocol writes it: all headers but Content-Length, and the body."""
+    """One caller's answer as its protocol writes it: all headers but Content-Length, and the body.
+
+    Bytes of a header that are not UTF-8 are lone surrogates (PEP 383).
+    """
 
     headers: Headers
     body: Pieces

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import Literal, cast
 
+import yarl
 from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
@@ -33,6 +34,9 @@ _FORWARDED_FOR = istr("X-Forwarded-For")
 _TRACEPARENT, _TRACESTATE = istr("traceparent"), istr("tracestate")
 
 _JSON = "application/json"
+
+# Created, and redirects (RFC 9110, section 10.2.2).
+_LOCATED = frozenset({201, 202, 300, 301, 302, 303, 307, 308})
 
 _MAX_TIMEOUT_MS = 86_400_000
 _MAX_DIGITS = 12
@@ -65,6 +69,8 @@ class PredictRules:
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
         self._forwarded = [(istr(header.name), header) for header in chosen.forwarded]
+        base = yarl.URL.build(scheme="http", host=chosen.component_host, port=chosen.component_port)
+        self._predictor_host = base.host_port_subcomponent  # as a batch's Host header has it
         self._goes_by_rpc = chosen.upstream == "triton-grpc"
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
         self._plain_dialect = responses.Dialect()
@@ -122,6 +128,7 @@ class PredictRules:
             headers.get(_FORWARDED_FOR),
             says_so=match.says_so,
             forwarded=self._along(headers, match) if self._forwarded else (),
+            host=headers.get(hdrs.HOST),
         )
 
     def _along(self, headers: MultiMapping[str], match: routes.Match) -> Sequence[tuple[shared_names.Forwarded, str]]:
@@ -158,11 +165,12 @@ class PredictRules:
         is_v1: bool = True,
         is_accepted: bool = True,
         words: calls.ErrorWords | None = None,
+        host: str | None = None,
     ) -> responses.Response:
         """The response to an outcome, `seconds` after the request came, which counts it; `lane` is where bugs count.
 
         An error of a request that was not accepted has its own words in some dialects; `words` are those of a protocol
-        that is not v1.
+        that is not v1. `host` is the one that the caller asked for.
         """
         dialect = self.dialect if is_v1 else self._plain_dialect
         if not is_v1 and words is not None:
@@ -177,8 +185,21 @@ class PredictRules:
         if isinstance(outcome, errors.CarpoolError):
             self.metrics.refused.labels(outcome.reason).inc()
             response = dialect.failure(outcome) if is_accepted else dialect.error(outcome)
+        if response.status in _LOCATED:
+            response = response._replace(headers=tuple([self._at_host(host, *header) for header in response.headers]))
         self.metrics.predicted(response.status, seconds)
         return response
+
+    def _at_host(self, host: str | None, name: str, value: str) -> tuple[str, str]:
+        """A header for a caller that asked for this host; a batch asks for the predictor's own, which it cannot reach.
+
+        So a Location that the predictor made of that names the caller's, as it would without a sidecar.
+        """
+        own = f"http://{self._predictor_host}"
+        rest = value[len(own) :]
+        if name != hdrs.LOCATION or not value.startswith(own) or rest[:1] not in ("", "/", "?", "#"):
+            return name, value
+        return name, f"http://{host}{rest}" if host else rest or "/"
 
     def refusal(self, error: errors.CarpoolError, seconds: float) -> responses.Response:
         """Count a request that came `seconds` ago and is not waited for any more; returns the answer, a last one."""

@@ -65,7 +65,9 @@ class Dialect:
         says how many there were.
         """
         batch_id, count = calls.batches(outcome.pieces)
+        status = 200
         if outcome.response_format is not None:
+            status = _status(outcome.pieces)
             headers, pieces = outcome.response_format.render(outcome.pieces)
             headers, body = (*headers, (calls.BATCH_ID, batch_id)), b"".join(pieces)
         else:
@@ -76,7 +78,7 @@ class Dialect:
             headers += ((calls.BATCH_COUNT, str(count)),)
         if outcome.server_timing is not None:
             headers += ((calls.SERVER_TIMING, outcome.server_timing),)
-        return Response(200, headers, body)
+        return Response(status, headers, body)
 
     def error(self, error: errors.CarpoolError) -> Response:
         """A request that failed before or outside a batch."""
@@ -137,7 +139,7 @@ _BODILESS = frozenset({204, 304})
 def render(answer: Response, close: bool) -> list[bytes]:
     """Head and body of an answer, for HTTP/1.1, in one piece if that is small; with `close`, it says so.
 
-    Only for headers of our own making, and values that came in a header and are UTF-8: nothing is checked here.
+    Only for headers of our own making, and values that came in a header: nothing is checked here.
     """
     start = _head(answer.status, answer.headers, close or answer.close, int(time.time()))
     if answer.status in _BODILESS:
@@ -163,11 +165,18 @@ class Predictions:
         self._form_batch_id, self._form_head = "", b""
         self._form_headers: calls.Headers = ()
 
-    def render_form(self, form: interface.ResponseFormat, pieces: Sequence[messages.Piece]) -> tuple[bytes, bytes]:
-        """As `render`, for one piece, in the words of another protocol; large ones have a body apart."""
+    def render_form(
+        self, form: interface.ResponseFormat, pieces: Sequence[messages.Piece]
+    ) -> tuple[bytes | None, bytes]:
+        """As `render`, for one piece, in the words of another protocol; large ones have a body apart.
+
+        No head for what has another status than 200.
+        """
         headers: calls.Headers = tensors.JSON
         text = form.text(pieces[0].predictions) if type(form) is answers.ResponseFormat else None
         if text is None:
+            if _status(pieces) != http.HTTPStatus.OK:
+                return None, b""
             headers, body = form.render(pieces)
             text = b"".join(body)
         batch_id = pieces[0].batch_id
@@ -196,13 +205,21 @@ class Predictions:
         return None if size > LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
 
 
+def _status(pieces: Sequence[messages.Piece]) -> int:
+    """That of the predictor's answer, if it is passed on."""
+    found = pieces[0].predictions
+    return found.response.status if isinstance(found, interface.WholeResponse) else 200
+
+
 @functools.lru_cache(maxsize=64)
 def _head(status: int, headers: calls.Headers, close: bool, second: int) -> bytes:
     """Status line and headers but the last. `second` is the Unix time for Date (RFC 9110, 6.6.1)."""
     lines = [f"{name}: {value}\r\n" for name, value in headers]
     if close:
         lines.append("Connection: close\r\n")
-    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {_date(second)}\r\n".encode()
+    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {_date(second)}\r\n".encode(
+        errors="surrogateescape"
+    )
 
 
 @functools.lru_cache(maxsize=2)

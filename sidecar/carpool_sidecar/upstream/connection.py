@@ -34,8 +34,9 @@ _MOST_OVERHEAD = 64 * 1024
 # uvicorn answers this where a model raises, says nothing of the connection, and closes it a moment later.
 _RAISED = 500
 
-# Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection.
-_TELLING = ("Content-Type", "Retry-After", "Location", "WWW-Authenticate", "Allow")
+# Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection. OpenAI's clients
+# look for `retry-after-ms` before they look for Retry-After.
+_TELLING = ("Content-Type", "Retry-After", "Retry-After-Ms", "Location", "WWW-Authenticate", "Allow")
 _TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
 
 # Heads of answers that are remembered, and the bytes of each.
@@ -212,10 +213,10 @@ class AnswerReader:
 
     # State: the connection's parser; _outcome of a complete answer; of the present answer all else. begun: some of it
     # came, other than informational answers (1xx, _interim) before it. _overhead: bytes since its body was _size_before
-    # long. _tidy: of its _pieces.
+    # long. _tidy: of its _pieces. _ordered: all its headers, once a name came again.
     __slots__ = (
-        "_headers", "_interim", "_outcome", "_overhead", "_parser", "_pieces", "_size", "_size_before", "_status",
-        "_tidy", "_told", "begun", "is_in_body", "keep_alive", "max_bytes",
+        "_headers", "_interim", "_ordered", "_outcome", "_overhead", "_parser", "_pieces", "_size", "_size_before",
+        "_status", "_tidy", "_told", "begun", "is_in_body", "keep_alive", "max_bytes",
     )  # fmt: skip
     __deletable__ = ("_parser",)  # read by mypyc
 
@@ -225,6 +226,7 @@ class AnswerReader:
         self._outcome: Outcome | None = None
         self.begun = self.is_in_body = self.keep_alive = self._interim = False
         self._headers: dict[bytes, bytes] = {}
+        self._ordered: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         self._told: tuple[tuple[str, str], ...] = ()
         self._status = self._size = self._size_before = self._overhead = self._tidy = 0
@@ -268,10 +270,20 @@ class AnswerReader:
             raise errors.UpstreamBroken
         self.begun = True
         self._headers = {}
+        if self._ordered:
+            self._ordered = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Remember a header: the first of each name."""
-        self._headers.setdefault(name.lower(), value)
+        """Remember a header: the first of each name, and all if there are several of one."""
+        key, headers = name.lower(), self._headers
+        if key not in headers:
+            if self._ordered:
+                self._ordered.append((key, value))
+            headers[key] = value
+        elif not self.is_in_body:  # where trailers come
+            if not self._ordered:
+                self._ordered = list(headers.items())
+            self._ordered.append((key, value))
 
     def on_headers_complete(self) -> None:
         """Read the status, and what decides how the body is read."""
@@ -307,7 +319,7 @@ class AnswerReader:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = self._size_before = self._overhead = self._tidy = 0
         if 200 <= self._status < 300:
-            self._outcome = interface.UpstreamResponse(body, self._headers, self._status)
+            self._outcome = interface.UpstreamResponse(body, self._headers, self._status, b"", self._ordered)
         else:
             self._outcome = errors.UpstreamStatus(self._status, body, self._told)
 

@@ -564,10 +564,10 @@ def _alike(mine: Sequence[Share]) -> Sequence[Share]:
 
 def _as_it_came(response: interface.UpstreamResponse) -> interface.RenderedResponse:
     headers = [
-        (name.decode("ascii").title(), value.decode("ascii"))
-        for name, value in response.headers.items()
-        if name not in _OF_ONE_CONNECTION and name.isascii() and value.isascii()
+        (name.decode("ascii").title(), value.decode(errors="surrogateescape"))
+        for name, value in response.fields or response.headers.items()
+        if name not in _OF_ONE_CONNECTION
     ]
-    if b"content-type" not in response.headers:
+    if response.body and b"content-type" not in response.headers:
         headers.insert(0, _JSON[0])
     return interface.RenderedResponse(tuple(headers), (response.body,))

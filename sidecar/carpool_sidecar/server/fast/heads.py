@@ -130,6 +130,7 @@ class _Plan(NamedTuple):
     timeout: float | None
     coding: str | None
     forwarded: Sequence[tuple[shared_names.Forwarded, str]]
+    host: str | None
 
 
 class Reader:
@@ -175,7 +176,7 @@ class Reader:
         plan = self._plans.get(matter) or self._plan(matter)
         if plan is None:
             return None
-        match, route, target, headers, timeout, coding, forwarded = plan
+        match, route, target, headers, timeout, coding, forwarded, host = plan
         if route is None:
             route = self._route(match, timeout is not None)
             if route is None:
@@ -183,7 +184,7 @@ class Reader:
         size_of_json = int(json_size) if json_size is not None and match.protocol == "v2" else None
         told = (
             route, target, headers, timeout, request_id, traceparent, tracestate, size_of_json, caller, coding,
-            match.says_so, forwarded,
+            match.says_so, forwarded, host,
         )  # fmt: skip
         head = tuple.__new__(calls.Head, told)  # past its constructor, which costs more
         return len(text), int(length), head
@@ -243,7 +244,7 @@ class Reader:
             raise
         is_lasting = route.watched is None
         lasting = route if is_lasting else None
-        return _Plan(match, lasting, head.target, head.headers, head.timeout, coding, head.forwarded)
+        return _Plan(match, lasting, head.target, head.headers, head.timeout, coding, head.forwarded, head.host)
 
     def _route(self, match: routes.Match, has_deadline: bool) -> calls.Route | None:
         try:

@@ -198,7 +198,9 @@ class FastRequests:
         rules, is_v1 = self.rules, request.response_format is None
         self.now = self.clock()
         words = request.tag.route.error_words
-        answer = rules.render_outcome(outcome, _LANE, self.now - request.started, is_v1=is_v1, words=words)
+        answer = rules.render_outcome(
+            outcome, _LANE, self.now - request.started, is_v1=is_v1, words=words, host=request.tag.host
+        )
         request.payload = None  # one that was refused may have to wait for its turn
         close = answer.close or (rules.life.parting and request.connection.is_last(request))
         message, *body = responses.render(answer, close)

@@ -123,6 +123,7 @@ class RequestHandler:
             is_v1=match.protocol == "v1",
             is_accepted=is_accepted,
             words=match.error_words,
+            host=request.headers.get("Host"),
         )
         response = respond(request, answer, close=self._life.parting)
         if len(answer.body) <= responses.LARGE:
