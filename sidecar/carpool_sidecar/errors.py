@@ -183,7 +183,7 @@ class BatchStatus(UpstreamError):
 class UpstreamRpcStatus(UpstreamStatus):
     """The same, told by gRPC: `code` is its status code, `details` its words and `metadata` its trailing metadata.
 
-    `status` and `body` say it in HTTP's and the v2 protocol's words.
+    `status` and `body` say it in HTTP's and the v2 protocol's words; `is_doubtful` if its words leave it in doubt.
     """
 
     def __init__(

@@ -179,3 +179,23 @@ async def test_v2_requests_over_grpc_are_all_answered(v2: v2_bench.Bench) -> Non
     assert [answer.as_numpy("rows_out").tolist() for answer in answers] == [[[number, 1]] for number in range(8)]
     assert v2.fake.batches == [1, 4, 4]
     assert await v2.metric("carpool_learned_batch_size") == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("RESOURCE_EXHAUSTED", "gRPC message exceeds maximum size 4194304: 5000000"),
+        ("RESOURCE_EXHAUSTED", "Received message exceeds the maximum configured message size."),
+        ("OUT_OF_RANGE", "Error, decoded message length too large: found 5000000 bytes, the limit is: 4194304 bytes"),
+    ],
+)
+async def test_a_limit_on_messages_is_learned_over_grpc_in_other_libraries_words(
+    v2: v2_bench.Bench, code: str, words: str
+) -> None:
+    v2.fake.most_rows = 4
+    v2.fake.too_many = (words, 500, code)
+    asked = [v2.infer("identity", ("rows", [[n, 1]])) for n in range(8)]
+    answers = await behind_a_first(v2, v2.infer("identity", ("rows", [[7]])), *asked)
+    assert [answer.as_numpy("rows_out").tolist() for answer in answers] == [[[number, 1]] for number in range(8)]
+    assert v2.fake.batches == [1, 4, 4]
+    assert await v2.metric("carpool_learned_batch_size") == 4

@@ -116,6 +116,81 @@ def test_it_is_understood_over_grpc(code, words, sign):
     assert size_refusals.read(statuses.failure(code, words, ()), ROWS) == sign
 
 
+def judged_call(code: int, words: str, named: str | None = None) -> errors.UpstreamRpcStatus:
+    refusal = statuses.failure(code, words, ())
+    retried_statuses.Rules(named).judge(refusal, {500}, ROWS)
+    return refusal
+
+
+@pytest.mark.parametrize("code", [statuses.RESOURCE_EXHAUSTED, statuses.OUT_OF_RANGE])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "SERVER: Received message larger than max (5000000 vs. 4194304)",
+        "grpc: received message after decompression larger than max (5000000 vs. 4194304)",
+        "grpc: trying to send message larger than max (5000000 vs. 4194304)",
+        "Sent message larger than max (5000000 vs. 4194304)",
+        "gRPC message exceeds maximum size 4194304: 5000000",
+        "Decompressed gRPC message exceeds maximum size 4194304",
+        "Received message exceeds the maximum configured message size.",
+        "Error, decoded message length too large: found 5000000 bytes, the limit is: 4194304 bytes",
+        "message size 5000000 is larger than configured max 4194304",
+        "Frame size 5000000 exceeds maximum: 4194304.",
+        "the request is too big: 5 MB, and 4 MiB are allowed",
+        "payload of 5000000 bytes is over the limit",
+        "REQUEST BODY TOO LARGE",
+    ],
+)
+def test_a_message_that_is_too_large_is_told_over_grpc_in_any_words(code, words):
+    refusal = judged_call(code, words)
+    assert (refusal.remedy, refusal.most_rows, refusal.is_overload) == (Remedy.SMALLER, None, False)
+    assert (refusal.code, refusal.status) == (code, 413)
+
+
+@pytest.mark.parametrize("code", [statuses.RESOURCE_EXHAUSTED, statuses.OUT_OF_RANGE])
+def test_a_batch_size_is_told_over_grpc_with_its_number(code):
+    refusal = judged_call(code, "batch size 33 > maximum allowed batch size 32")
+    assert (refusal.remedy, refusal.most_rows) == (Remedy.SMALLER, 32)
+    assert judged_call(code, "too many instances in one call").remedy is Remedy.SMALLER
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "quota exceeded",
+        "Exceeds maximum queue size",
+        "the request queue is full: its size is 100, the limit is 100",
+        "message rate too large: the limit is 4194304 bytes per second",
+        "Concurrent RPC limit exceeded!",
+        "Too many requests: at most 100 messages of any size",
+        "too many pending calls",
+        "rate_limited: request size 10 exceeds the limit",
+        "the number of requests in flight exceeds the maximum; payload 20 bytes",
+        "request throttled, the limit of 1000 bytes is for all callers",
+        "server is overloaded, message size 12 bytes over the limit",
+        "request of 20 bytes exceeds what is free now, try again later",
+        "local_rate_limited",
+    ],
+)
+def test_overload_over_grpc_is_not_taken_for_a_size_nor_sent_again_by_halves(words):
+    refusal = judged_call(statuses.RESOURCE_EXHAUSTED, words)
+    assert (refusal.remedy, refusal.is_overload, refusal.status) == (Remedy.GIVE_UP, True, 429)
+
+
+@pytest.mark.parametrize("words", ["no: row 7 is one too many for me", "a sequence has 600 tokens, 512 are allowed"])
+def test_what_else_is_exhausted_or_out_of_range_is_searched_by_halves(words):
+    exhausted = judged_call(statuses.RESOURCE_EXHAUSTED, words)
+    assert (exhausted.remedy, exhausted.is_doubtful) == (Remedy.HALVES_WHILE_WELL, True)  # it may be overload
+    assert judged_call(statuses.RESOURCE_EXHAUSTED, words, named="").remedy is Remedy.GIVE_UP
+    assert judged_call(statuses.OUT_OF_RANGE, words).remedy is Remedy.HALVES
+
+
+@pytest.mark.parametrize("code", [statuses.UNAVAILABLE, statuses.UNKNOWN, statuses.NOT_FOUND])
+def test_other_codes_with_such_words_tell_of_no_size(code):
+    assert size_refusals.read(statuses.failure(code, "message size 9 exceeds the maximum", ()), ROWS) is None
+
+
 def judged(status: int, words: str, named: str | None = None) -> errors.UpstreamStatus:
     refusal = errors.UpstreamStatus(status, said(words))
     retried_statuses.Rules(named).judge(refusal, {500}, ROWS)

@@ -26,6 +26,7 @@ class Calls:
         self.questions: list[v2_models.Question] = []  # those that a model answered
         self.seconds = 0.0  # that each inference takes
         self.most_rows = math.inf  # what an inference has memory for, whatever the models say
+        self.too_many = ("OOM when allocating tensor", 500, "RESOURCE_EXHAUSTED")  # what it says to more
         self.gate = asyncio.Event()  # clear it, and inferences wait until it is set
         self.gate.set()
         self.busy = 0  # inferences at work now
@@ -40,7 +41,7 @@ class Calls:
         """The answer of a model. Raises `v2_models.Refused`."""
         answer = v2_models.find(question.model, question.version).answer(question)
         if question.rows > self.most_rows:
-            raise v2_models.Refused("OOM when allocating tensor", 500, "RESOURCE_EXHAUSTED")
+            raise v2_models.Refused(*self.too_many)
         self.questions.append(question)
         await self._count(+1)
         try:

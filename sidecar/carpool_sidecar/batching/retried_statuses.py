@@ -61,11 +61,12 @@ class Rules:
     def judge(self, refusal: errors.UpstreamStatus, doubtful: Collection[int], rows: int) -> None:
         """Give the refusal of a batch of so many rows its remedy.
 
+        One that says itself that its blame is in doubt is treated as one of a status that the route doubts.
         A batch that is too large is sent in smaller ones, whatever is `named`: that looks for no culprit.
         """
         status = refusal.status
         refusal.is_overload = status in _OVERLOAD
-        refusal.is_doubtful = status in doubtful
+        refusal.is_doubtful = refusal.is_doubtful or status in doubtful
         if status in self.retried:
             refusal.remedy = errors.Remedy.HALVES
         elif refusal.is_doubtful and self._isolates_doubtful:

@@ -7,6 +7,7 @@ https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,7 +24,29 @@ _HTTP = {
     UNIMPLEMENTED: 501, UNAVAILABLE: 503, UNAUTHENTICATED: 401,
 }  # fmt: skip
 
-_TOO_LARGE = "eceived message larger than max"  # the words of gRPC's libraries; some begin with "R", some with "r"
+# Each library has words of its own for a message that is too large, and some have this code for it, some that.
+_TELL_SIZES: Final = frozenset({RESOURCE_EXHAUSTED, OUT_OF_RANGE})
+_READ: Final = 1024  # characters: messages begin with what is wrong, and what they quote comes later
+_SENT: Final = re.compile(r"\b(?:messages?|requests?|payloads?|body|frames?|packets?|batch(?:es)?|calls?|rpc)\b", re.I)
+_MEASURE: Final = re.compile(
+    r"(?:\b|_)(?:size|length|large|larger|big|bigger|long|longer|bytes?)\b|\b\d* ?[KMG]i?B\b", re.I
+)
+_BOUND: Final = re.compile(
+    r"\bexceed|\bmax(?:imum)?\b|\blimit|\btoo (?:large|big|long)\b|\b(?:larger|bigger|greater|longer|more) than\b|>",
+    re.I,
+)
+_TOO_MANY_ROWS: Final = re.compile(
+    r"\btoo many (?:inputs|instances|items|rows|texts|sentences|documents|records|tensors|elements|tokens)\b", re.I
+)
+# Nothing that is sent in pieces cures these. Memory that cannot be had is known by its own words, whatever the code.
+_OVERLOAD: Final = re.compile(
+    r"overload|\bbusy\b|quota|throttl|(?:\b|_)rate(?:\b|_)|\bper[ -](?:second|minute|hour|day)\b|queue|backlog|pending"
+    r"|concurren|in[ -]?flight|simultaneous|try again|\bretry (?:later|after|in)\b|back ?off|capacity|bandwidth"
+    r"|too many (?:[a-z]+ )?(?:requests|calls|rpcs|clients|connections|streams|sessions|threads)\b"
+    r"|\b(?:workers?|slots?|pool)\b",
+    re.I,
+)
+_MEMORY: Final = re.compile(r"memory|\bOOM\b|allocat", re.I)
 
 
 class Fault(errors.BadRequest):
@@ -67,8 +90,21 @@ def details(error: errors.CarpoolError) -> str:
 def failure(number: int, words: str, metadata: tuple[tuple[str, str | bytes], ...]) -> errors.UpstreamRpcStatus:
     """A status of the predictor's, with its trailing metadata.
 
-    What is too large for it is 413 in HTTP, as members of a batch may do alone, while nothing cures other exhaustion.
+    What is too large for it is 413 in HTTP, as members of a batch may do alone. Exhaustion of which the words tell
+    neither that nor overload leaves in doubt whether one member asks for too much.
     """
+    read = words[:_READ]
+    is_overload = not read.strip() or _OVERLOAD.search(read) is not None
+    is_too_large = number in _TELL_SIZES and not is_overload and _tells_size(read)
     body = json.dumps({"error": words}).encode()
-    is_too_large = number == RESOURCE_EXHAUSTED and _TOO_LARGE in words
-    return errors.UpstreamRpcStatus(number, words, 413 if is_too_large else _HTTP.get(number, 500), body, metadata)
+    status = 413 if is_too_large else _HTTP.get(number, 500)
+    error = errors.UpstreamRpcStatus(number, words, status, body, metadata)
+    error.is_doubtful = number == RESOURCE_EXHAUSTED and not is_overload
+    return error
+
+
+def _tells_size(words: str) -> bool:
+    """Whether words are about what was sent, how large it is, and how large it may be, however they are put."""
+    if _MEMORY.search(words):
+        return False
+    return all(part.search(words) for part in (_SENT, _MEASURE, _BOUND)) or _TOO_MANY_ROWS.search(words) is not None
