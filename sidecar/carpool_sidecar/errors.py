@@ -271,14 +271,18 @@ class NotBatched(enum.StrEnum):
     )
     DECOUPLED = "decoupled", "The model gives any number of answers to a request."
     SHARED_MEMORY = "shared_memory", "Inputs or outputs are in shared memory."
-    SHAPE = "shape", "The inputs differ in their first dimension, or it is missing or 0."
+    SHAPE = (
+        "shape",
+        "The inputs differ in their first dimension, or it is missing, 0 or negative. Or shape and data do not go "
+        "together: `shape` is no list of whole numbers, `data` is missing or no list, or has more or fewer elements.",
+    )
     DATATYPE = "datatype", "The datatype is unknown, or JSON cannot carry it."
     MEMBERS = (
         "members",
         "The message contains something that has no place in a batch, such as an `id` that is no string or has "
         "more than 1024 bytes, two inputs or outputs of one name, more than 1000 of either, more than 64 KiB beside "
         "the data, more than 100,000 strings, in v1 more than 1000 members, or over gRPC more than 262,144 integers in "
-        "typed `contents`.",
+        "typed `contents`, or one that its datatype cannot hold.",
     )
     COLUMNAR = "columnar", "v1: `inputs` is an object of columns. `--lists tfserving-columns` batches those."
     NO_ROWS = (

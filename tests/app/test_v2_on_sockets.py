@@ -177,6 +177,51 @@ class TestEachQuestion:
             assert (str(_without_empty_id(ours.json)), ours.binary) == (str(alone.json), alone.binary), name
 
 
+MISFITS = (
+    "too few numbers", "too many numbers", "ragged rows", "a negative dimension", "a fraction for a dimension",
+    "text for a dimension", "no shape", "no data", "data that is a number", "data that is text", "too few strings",
+    "too many strings", "a string beyond the end", "half a length",
+)  # fmt: skip
+"""Of shapes and data that do not go together: some servers take these."""
+
+
+class TestShapesAndDataThatDoNotGoTogether:
+    @pytest.mark.parametrize("fast_lane", ["on", "off"])
+    @pytest.mark.parametrize("in_pieces", [False, True], ids=["whole", "in_pieces"])
+    async def test_are_the_servers_to_refuse_over_http(self, fast_lane: str, in_pieces: bool) -> None:
+        large = rows("identity", [1.5] * 200_000)
+        one_less = large._replace(name="large", body=large.body.replace(b"200000", b"200001"))
+        assert one_less.body != large.body
+        async with v2_bench.running(fast_lane=fast_lane) as bench:
+            for asked in (*(KNOWN[name] for name in MISFITS), one_less):
+                alone = await bench.ask(asked, bench.fake.http)
+                bench.fake.received.clear()
+                ours = await bench.ask(asked, in_pieces=in_pieces)
+                assert (ours.status, ours.json) == (alone.status, alone.json), asked.name
+                infers = [each.body for each in bench.fake.received if each.path.endswith("/infer")]
+                assert infers == [asked.body], asked.name
+            assert await bench.metric('carpool_unbatched_total{reason="shape"}') == len(MISFITS) + 1
+
+    @pytest.mark.parametrize(
+        ("shape", "datatype", "raw"),
+        [([-1, 2], "FP32", b"\0" * 8), ([2, 2], "FP32", b"\0" * 8), ([59], "BYTES", b"\2\0\0\0ab")],
+    )
+    async def test_are_the_servers_to_refuse_over_grpc(
+        self, bench: v2_bench.Bench, shape: list[int], datatype: str, raw: bytes
+    ) -> None:
+        asked = pb.ModelInferRequest(model_name="identity", raw_input_contents=[raw])
+        asked.inputs.add(name="rows", datatype=datatype, shape=shape)
+        told = []
+        for port in (bench.fake.grpc_port, bench.sidecar.settings.grpc_port):
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(asked.SerializeToString())
+                told.append((refused.value.code(), refused.value.details()))
+        assert told[0] == told[1]
+        assert bench.fake.received[-1].body == asked.SerializeToString()
+        assert await bench.metric('carpool_unbatched_total{reason="shape"}') == 1
+
+
 class TestCulprits:
     async def test_only_the_caller_of_the_marked_row_fails_over_http(self, bench: v2_bench.Bench) -> None:
         asked = [rows("marked", [666.0 if number == 3 else number]) for number in range(8)]
@@ -192,7 +237,10 @@ class TestCulprits:
         assert answers[3].message() == "a row is refused"
 
     async def test_what_is_no_request_never_reaches_the_server(self, bench: v2_bench.Bench) -> None:
-        for name in ("the body b'{'", "too few numbers", "ragged rows"):
+        for name in (
+            "the body b'{'", "no datatype", "data in both", "binary data without the header",
+            "less binary data than announced", "more binary data than announced", "JSON shorter than announced",
+        ):  # fmt: skip
             assert (await bench.ask(KNOWN[name])).status == 400
         assert [each.path for each in bench.fake.received if each.path.endswith("/infer")] == []
 

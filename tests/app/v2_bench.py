@@ -40,15 +40,23 @@ class Bench:
         self.http = f"127.0.0.1:{sidecar.settings.port}"
         self.rpc = tritonclient.grpc.aio.InferenceServerClient(f"127.0.0.1:{sidecar.settings.grpc_port}")
 
-    async def ask(self, request: http_requests.InferRequest, host: str = "") -> Answer:
-        """The answer to a request over HTTP, from the sidecar or from `host`."""
+    async def ask(self, request: http_requests.InferRequest, host: str = "", in_pieces: bool = False) -> Answer:
+        """The answer to a request over HTTP, from the sidecar or from `host`; the body may come in pieces."""
         headers = {"Content-Type": "application/json", **request.headers}
-        return await self.post(f"/v2/models/{request.model}/infer", request.body, headers, host)
+        return await self.post(f"/v2/models/{request.model}/infer", request.body, headers, host, in_pieces)
 
-    async def post(self, path: str, body: object, headers: dict[str, str] | None = None, host: str = "") -> Answer:
+    async def post(
+        self,
+        path: str,
+        body: object,
+        headers: dict[str, str] | None = None,
+        host: str = "",
+        in_pieces: bool = False,
+    ) -> Answer:
         """The answer to any POST; what are no bytes goes as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self._session.post(f"http://{host or self.http}{path}", data=data, headers=headers) as answer:
+        sent = _pieces(data) if in_pieces else data
+        async with self._session.post(f"http://{host or self.http}{path}", data=sent, headers=headers) as answer:
             found = await answer.read()
             size = int(answer.headers.get(http_requests.JSON_SIZE, len(found)))
             return Answer(answer.status, v2_json.load(found[:size]), found[size:], answer.headers)
@@ -74,6 +82,14 @@ class Bench:
                 return
             await asyncio.sleep(0.001)
         raise TimeoutError(f"{self.sidecar.core._sequence} of {requests} requests arrived")
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    """A body of chunks, of which the second comes later."""
+    middle = len(data) // 2
+    yield data[:middle]
+    await asyncio.sleep(0.01)
+    yield data[middle:]
 
 
 @contextlib.asynccontextmanager

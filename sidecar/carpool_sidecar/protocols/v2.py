@@ -141,6 +141,17 @@ _SHARED_MEMORY = "shared_memory_"
 _MOST_ELEMENTS = 2**63 - 1  # dimensions are of 64 bits, and Python writes no integer of more than 4300 digits
 
 
+class Misfit(errors.BadRequest):
+    """Shape and data of a tensor that do not go together, so that nobody can tell its rows.
+
+    Some servers take such a request all the same, so it is theirs to refuse: it is passed on as `not_batched`.
+    """
+
+    def __init__(self, words: str, not_batched: errors.NotBatched = errors.NotBatched.SHAPE) -> None:
+        super().__init__(words)
+        self.not_batched = not_batched
+
+
 class Input(NamedTuple):
     """An input that a request declares: `parameters` are the names of its parameters, `is_listed` says that its
     elements are not in binary."""
@@ -200,11 +211,11 @@ def shared_rows(shapes: Sequence[Sequence[int]]) -> int:
 
 
 def check_shape(place: str, shape: Sequence[int]) -> None:
-    """Raises `errors.BadRequest` for the shape of no tensor."""
+    """Raises `Misfit` for a shape that does not say how many rows and elements there are."""
     if shape and min(shape) < 0:
-        raise errors.BadRequest(f"{place} has a negative dimension: {list(shape)}")
+        raise Misfit(f"{place} has a negative dimension: {list(shape)}")
     if math.prod(max(1, each) for each in shape) > _MOST_ELEMENTS:
-        raise errors.BadRequest(f"{place} has too many elements: no more than {_MOST_ELEMENTS} are possible")
+        raise Misfit(f"{place} has too many elements: no more than {_MOST_ELEMENTS} are possible")
 
 
 def _says_nothing(value: object) -> bool:

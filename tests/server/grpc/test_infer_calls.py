@@ -34,6 +34,10 @@ def asking(**words: Any) -> bytes:
     return arrivals.frame((made.SerializeToString(),))
 
 
+# One input, and one raw contents more.
+TWO_RAW = arrivals.frame((request(name="rows", model_name="identity").SerializeToString() + b"\x3a\0",))
+
+
 def asked(
     site: Site, body: bytes | None = None, *fields: tuple[bytes, bytes]
 ) -> tuple[FakeStream, server_stream.Handler]:
@@ -193,7 +197,7 @@ async def test_callers_of_a_model_that_is_not_known_yet_share_a_batch(site: Site
         (asking()[:-1], statuses.INTERNAL, b"in the middle of a message"),
         (arrivals.frame((b"\xff",)), statuses.INVALID_ARGUMENT, b"not a valid ModelInferRequest"),
         (arrivals.frame((b"\x0a\x01\xff",)), statuses.INVALID_ARGUMENT, b"UTF-8"),
-        (asking(data=b"\0"), statuses.INVALID_ARGUMENT, b"input 'rows'"),
+        (TWO_RAW, statuses.INVALID_ARGUMENT, b"raw contents; got 2"),
         (b"\0\x7f\xff\xff\xff", statuses.RESOURCE_EXHAUSTED, b"larger than the limit"),
     ],
 )

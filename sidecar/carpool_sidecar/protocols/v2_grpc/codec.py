@@ -146,13 +146,20 @@ class Codec:
 
     def understand(self, body: bytes, found: messages.Fields, max_rows: int) -> Payload:
         """`parse` for a body that was scanned already."""
-        template = self._template(found, max_rows)
-        return self._read_payload(body, self._requests.read(found, template, is_bounded=True))
+        try:
+            template = self._template(found, max_rows)
+            return self._read_payload(body, self._requests.read(found, template, is_bounded=True))
+        except v2.Misfit as misfit:
+            raise errors.Unbatchable(misfit.not_batched) from None
 
     def understand_in_steps(self, body: bytes, found: messages.Fields, max_rows: int) -> steps.Steps[Payload]:
         """The same for a large body."""
-        template = self._template(found, max_rows)
-        return self._read_payload(body, (yield from self._requests.read_in_steps(found, template, is_bounded=True)))
+        try:
+            template = self._template(found, max_rows)
+            message = yield from self._requests.read_in_steps(found, template, is_bounded=True)
+        except v2.Misfit as misfit:
+            raise errors.Unbatchable(misfit.not_batched) from None
+        return self._read_payload(body, message)
 
     def _template(self, found: messages.Fields, max_rows: int) -> messages.MessageTemplate:
         if len(found.id) > v2.LONGEST_ID:

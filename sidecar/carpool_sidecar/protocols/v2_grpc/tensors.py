@@ -39,6 +39,8 @@ def naming(noun: str, tensor: str) -> Iterator[None]:
     """Begins what an `errors.BadRequest` says with the tensor's name."""
     try:
         yield
+    except v2.Misfit as misfit:
+        raise v2.Misfit(f"{noun} {tensor[:200]!r}: {misfit}", misfit.not_batched) from None
     except errors.BadRequest as error:
         raise errors.BadRequest(f"{noun} {tensor[:200]!r}: {error}") from None
 
@@ -46,7 +48,7 @@ def naming(noun: str, tensor: str) -> Iterator[None]:
 def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> Sequence[int] | None:
     """Where each row of BYTES ends, after a 0; None for others, whose rows are of one size.
 
-    Raises `errors.BadRequest` unless `data` are exactly such a tensor's elements in raw form.
+    Raises `v2.Misfit` unless `data` are exactly such a tensor's elements in raw form.
     """
     count, rows = math.prod(shape), shape[0] if shape else 1
     is_full, ends = v2.fills(data, datatype, rows, count // rows if rows else 0)
@@ -54,9 +56,9 @@ def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> Sequence[in
         return ends
     size = v2.DATATYPES[datatype].size
     if size is None:
-        raise errors.BadRequest(f"{count} elements of BYTES, each after its length, do not fill {len(data)} bytes")
+        raise v2.Misfit(f"{count} elements of BYTES, each after its length, do not fill {len(data)} bytes")
     needed = f"{count * size} bytes are needed for shape {list(shape)} of {datatype}"
-    raise errors.BadRequest(f"{needed}; got {len(data)}")
+    raise v2.Misfit(f"{needed}; got {len(data)}")
 
 
 def check_raw_in_steps(data: v2.Data, datatype: str, shape: Sequence[int]) -> steps.Steps[Sequence[int] | None]:
@@ -72,8 +74,8 @@ def check_raw_in_steps(data: v2.Data, datatype: str, shape: Sequence[int]) -> st
 def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False) -> v2.Data:
     """The raw form of an InferTensorContents message.
 
-    Raises `errors.BadRequest` unless it has just what shape and datatype say, and `errors.Unbatchable` if the time for
-    that `is_bounded` and not enough.
+    Raises `v2.Misfit` unless it has just what shape and datatype say, `errors.BadRequest` for no message, and
+    `errors.Unbatchable` if the time for that `is_bounded` and not enough.
     """
     kind = v2.DATATYPES[datatype]
     field = kind.contents
@@ -98,7 +100,7 @@ def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bo
     if listed != [(field, count)] and (listed or count):
         given = ", ".join(f"{number} in {name}" for name, number in listed) or "none"
         needed = f"{count} elements in {field} are needed for shape {list(shape)} of {datatype}"
-        raise errors.BadRequest(f"{needed}; got {given}")
+        raise v2.Misfit(f"{needed}; got {given}")
     values = getattr(contents, field)
     if kind.size is None:
         return v2.pack(values)
@@ -250,7 +252,8 @@ def _integers(values: Any, datatype: str, kind: str) -> bytes:
     wide = np.fromiter(values, widest, len(values))  # from a list it would make another list first
     narrow = wide.astype(kind)
     if not np.array_equal(wide, narrow):
-        raise errors.BadRequest(f"{wide[wide != narrow][0]} is out of the range of {datatype}")
+        words = f"{wide[wide != narrow][0]} is out of the range of {datatype}"
+        raise v2.Misfit(words, errors.NotBatched.MEMBERS)
     return narrow.tobytes()
 
 

@@ -188,14 +188,17 @@ class Reader:
             if json_size == 0:
                 raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # no JSON at all: Triton's raw binary request
             stop = json_size
-        template, ident, data, is_full = self._splitter.split(body, stop)
-        if template.rows > max_rows:
-            raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
-        if template.binary_size is not None or stop != len(body):
-            data = _all_data(template, body, json_size, data)
-        elif not is_full:
-            for what, text in zip(template.inputs, data, strict=True):
-                _check_full(what, text)
+        try:
+            template, ident, data, is_full = self._splitter.split(body, stop)
+            if template.rows > max_rows:
+                raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
+            if template.binary_size is not None or stop != len(body):
+                data = _all_data(template, body, json_size, data)
+            elif not is_full:
+                for what, text in zip(template.inputs, data, strict=True):
+                    _check_full(what, text)
+        except v2.Misfit as misfit:
+            raise errors.Unbatchable(misfit.not_batched) from None
         return Payload(template, body, json_size, data, ident)
 
 
@@ -205,7 +208,7 @@ def _check_full(what: templates.Input, text: v2.Data) -> None:
     count = json_lists.count(text)
     if count != what.elements:
         told = f"shape {list(what.shape)} has {what.elements} elements, 'data' has {count}"
-        raise errors.BadRequest(f"input {what.name!r}: {told}")
+        raise v2.Misfit(f"input {what.name!r}: {told}")
 
 
 def _all_data(
@@ -228,9 +231,9 @@ def _all_data(
             continue
         data = view[at : at + what.size]
         at += what.size
-        if what.datatype == v2.BYTES and v2.row_ends(data, template.rows, what.width) is None:
-            told = f"{what.size} bytes are not the {what.elements} strings of shape {list(what.shape)}"
-            raise errors.BadRequest(f"input {what.name!r}: {told}")
+        if not v2.fills(data, what.datatype, template.rows, what.width)[0]:
+            told = f"{what.size} bytes are not the {what.elements} elements of shape {list(what.shape)}"
+            raise v2.Misfit(f"input {what.name!r}: {told}")
         found.append(data)
     return found
 

@@ -182,7 +182,7 @@ class BodySplitter(Generic[T]):
         some may be malformed (`json_lists.is_flat`).
 
         Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
-        of objects of the member's name, or has a member twice, and `errors.Unbatchable`.
+        of objects of the member's name, or has a member twice, `v2.Misfit`, and `errors.Unbatchable`.
         """
         ident, start = _ident(body, stop)
         if not start:
@@ -363,7 +363,7 @@ def data_at(body: bytes, start: int, stop: int) -> v2.Data:
 def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
     """Where each tensor's data are; all that is known of them is what they are.
 
-    Raises `errors.BadRequest` for data that are no list, and `errors.Unbatchable` for a name written in another way.
+    Raises `v2.Misfit` for data that are no list, and `errors.Unbatchable` for a name written in another way.
     """
     spans, at = [], 0
     for tensor in tensors:
@@ -372,7 +372,7 @@ def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
             continue
         data = bytes(raw)
         if not data.startswith(b"["):
-            raise errors.BadRequest(f"'data' must be a list, not {data[:40].decode(errors='replace')}")
+            raise v2.Misfit(f"'data' must be a list, not {data[:40].decode(errors='replace')}")
         while True:
             found = _DATA.search(text, at)
             if found is None:
@@ -419,7 +419,7 @@ class Tensor(NamedTuple):
 
 
 def read_tensor(place: str, written: Member) -> Tensor:
-    """Raises `errors.BadRequest` as all functions here do."""
+    """Raises `errors.BadRequest` as all functions here do, and `v2.Misfit` for a shape."""
     members = dict(written)
     name = read_text(members.pop("name", MISSING), f"{place}.name")
     datatype = read_text(members.pop("datatype", MISSING), f"{place}.datatype")
@@ -480,6 +480,6 @@ def _shape(raw: msgspec.Raw, place: str) -> tuple[int, ...]:
     try:
         shape = tuple(_SHAPE.decode(raw))
     except msgspec.MsgspecError:
-        raise errors.BadRequest(f"{place} must be a list of whole numbers") from None
+        raise v2.Misfit(f"{place} must be a list of whole numbers") from None
     v2.check_shape(place, shape)
     return shape

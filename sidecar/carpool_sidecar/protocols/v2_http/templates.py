@@ -76,7 +76,8 @@ class RequestTemplate:
 def learn(rest: json_bodies.Rest) -> RequestTemplate:
     """The template of a request.
 
-    Raises `errors.BadRequest`, with the place, for what the protocol does not allow, and `errors.Unbatchable`.
+    Raises `errors.BadRequest`, with the place, for what the protocol does not allow, `v2.Misfit`, and
+    `errors.Unbatchable`.
     """
     given = [json_bodies.read_tensor(f"inputs[{number}]", members) for number, members in enumerate(rest.tensors)]
     about = dict(rest.members)
@@ -151,13 +152,10 @@ def _flag(raw: bytes) -> bool:
 
 
 def _input(place: str, given: json_bodies.Tensor) -> Input:
-    """Raises `errors.BadRequest` for data that cannot be the tensor's."""
-    if (given.size is None) is not given.has_data:
+    """Raises `errors.BadRequest` for data in two places, and `v2.Misfit` for data in none."""
+    if given.size is not None and given.has_data:
         raise errors.BadRequest(f"{place} needs either 'data' or the parameter 'binary_data_size', and not both")
-    name, datatype, elements = given.name, given.datatype, math.prod(given.shape)
+    if given.size is None and not given.has_data:
+        raise v2.Misfit(f"{place} has neither 'data' nor the parameter 'binary_data_size'")
     size = None if given.size is None else json_bodies.read_size(given.size, f"{place}.parameters")
-    expected = elements * (v2.DATATYPES[datatype].size or 0)
-    if size not in (None, expected) and datatype != v2.BYTES:
-        told = f"input {name!r}: {elements} elements of {datatype} take {expected} bytes, binary_data_size is {size}"
-        raise errors.BadRequest(told)
-    return Input(name, datatype, given.shape, elements, math.prod(given.shape[1:]), size)
+    return Input(given.name, given.datatype, given.shape, math.prod(given.shape), math.prod(given.shape[1:]), size)
