@@ -56,3 +56,20 @@ async def test_v2_calls_of_different_tenants_never_share_a_batch_in_any_protocol
         rows = bench.fake.batches[1:]
     found = [(head["x-tenant"], head["authorization"], count) for head, count in zip(heads, rows, strict=True)]
     assert sorted(found) == APART
+
+
+BY_SERVERS = [
+    "serve_multiplexed_model_id", "seldon-model", "x-seldon-route", "mm-model-id", "mm-vmodel-id",
+    "x-amzn-sagemaker-target-model", "x-amzn-sagemaker-custom-attributes",
+]  # fmt: skip
+"""The names that docs/protocols.md lists for servers that choose the model by a header."""
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("name", BY_SERVERS)
+async def test_a_header_by_which_a_server_chooses_the_model_reaches_it_and_keeps_callers_apart(sidecar_of, name):
+    bench = await sidecar_of(max_latency=500, key_headers=f"authorization,content-type,{name}")
+    json = {"Content-Type": "application/json"}
+    calls = [bench.post('{"instances":[1]}', headers={**json, name: model}) for model in CALLERS]
+    await asyncio.gather(*calls)
+    assert sorted((each.headers[name], len(each.rows)) for each in bench.predictor.seen) == [("a", 2), ("b", 1)]
