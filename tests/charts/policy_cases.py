@@ -100,6 +100,9 @@ DONE: dict[str, Object] = {
     # It listens on loopback if not told otherwise, and the kubelet finds it on the pod's address: it is told.
     "a server that is told where by its image": words("gunicorn", "main:app", "-w", "4"),
     "with variables": variable("DATABASE_HOST", "db.example"),
+    # Names that mean KServe's agent and Knative's proxy in pods of theirs mean nothing here.
+    "with the name of KServe's agent": asking(app(name="agent")),
+    "with the name of KServe's agent, and words": asking(app(name="agent", command=["uvicorn", "main:app"])),
     "with a host's port": asking(app(ports=[{**HTTP, "hostPort": 8000}])),
     "for Linux": asking(os={"name": "linux"}, nodeSelector={"kubernetes.io/os": "linux"}),
 }  # fmt: skip
@@ -143,6 +146,9 @@ LEFT: dict[str, Object] = {
     ),
     "has a command with the sidecar's port": asking(
         app(livenessProbe=probe({"exec": {"command": ["curl", "localhost:9081"]}}))
+    ),
+    "with the name of KServe's agent, has a port of the sidecar's": asking(
+        app(name="agent", ports=[HTTP, {"name": "metrics", "containerPort": 9082}])
     ),
     "is behind a login": asking(_LOGIN, app(), annotations=settings(container="app")),
     "has another container": asking(app(), _HELPER, annotations=settings(container="app")),

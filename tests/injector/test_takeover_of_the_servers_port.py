@@ -110,3 +110,21 @@ def test_of_a_flag_given_twice_only_the_one_that_counts_is_changed():
     found = outcome(given)
     assert found.pod["spec"]["containers"][0]["args"] == ["uvicorn", "--host=::", "--port=1", "--port", "9083"]
     assert injection.uninject(found.pod).pod["spec"] == given["spec"]
+
+
+# --- Beside and in containers with names of KServe's and Knative's
+
+
+@pytest.mark.parametrize("name", ["agent", "queue-proxy"])
+def test_ports_of_a_container_with_the_name_of_a_proxy_of_the_platforms_are_not_given_to_others(name):
+    declared = [{"containerPort": 9082}, {"containerPort": 9083}]
+    found = plan(plain(UVICORN, {"name": name, "image": "acme/metrics:1", "ports": declared}))
+    assert (found.container, found.app_port, found.admin_port) == ("app", 9085, 9084)
+    found = plan(plain({**UVICORN, "name": name, "ports": [{"containerPort": 8000, "name": "http"}, *declared]}))
+    assert (found.container, found.app_port, found.admin_port) == (name, 9085, 9084)
+
+
+@pytest.mark.parametrize("name", ["agent", "queue-proxy"])
+def test_a_probes_command_that_may_mean_the_port_is_refused_whatever_the_container_is_called(name):
+    probe = {"exec": {"command": ["/check.sh", "8000"]}}
+    assert refusal(plain({**UVICORN, "name": name, "livenessProbe": probe})).code == "port-in-command"

@@ -621,3 +621,26 @@ def test_whoever_else_asks_an_app_over_localhost_may_stand_in_front_of_it_unless
         _, report = manifests.inject(thing, manifests.Injector(around=[service(target)]))
         assert report is not None
         assert report.result == "injected"
+
+
+# --- Containers that have the names of KServe's and Knative's in pods of others
+
+NAMES_OF_OTHERS = ("agent", "queue-proxy")
+CUSTOM = {"command": ["python", "app.py", "--port", "8000"], "ports": [{"name": "http", "containerPort": 8000}]}
+WAYS = [{"takeover": "named-port"}, {"takeover": "none"}, {"app_port_arg": "--port"}]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_OTHERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_login_with_the_name_of_a_proxy_of_the_platforms_is_a_login(name: str, way: dict[str, str]) -> None:
+    for told in ({"args": ["--upstream=http://127.0.0.1:8000"]}, {"env": variables(UPSTREAM="http://localhost:8000")}):
+        gate = {"name": name, "image": "acme/gate:1", **told}
+        assert code(CUSTOM, gate, container="app", **way) == "loopback-only"
+        assert code({**CUSTOM, "readinessProbe": PROBE}, gate, container="app", **way) == ""
+
+
+@pytest.mark.parametrize("name", NAMES_OF_OTHERS)
+def test_an_app_with_the_name_of_a_proxy_of_the_platforms_shows_by_its_probe_who_reaches_it(name: str) -> None:
+    app = {"name": name, "command": ["uvicorn", "notes:app"], "ports": [{"name": "http", "containerPort": 8000}]}
+    assert code(app) == "loopback-only"
+    assert code({**app, "readinessProbe": PROBE}) == ""

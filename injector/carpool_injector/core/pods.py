@@ -21,10 +21,12 @@ QUEUE_PROXY, USER_PORT = "queue-proxy", "USER_PORT"
 """Knative's proxy in front of the app, and its variable for the port to which it sends."""
 AGENT = "agent"
 """KServe's agent in front of the app."""
-_INFRASTRUCTURE = {QUEUE_PROXY, "daprd", "istio-validation", *MESH_PROXIES, model.CONTAINER}
-_OF_KSERVE = {AGENT, "modelcar", "storage-initializer"}
+_INFRASTRUCTURE = {"daprd", "istio-validation", *MESH_PROXIES}
+_OF_KSERVE = {"modelcar", "storage-initializer"}
 KSERVE_POD = "serving.kserve.io/inferenceservice"
 """The label of pods that KServe made."""
+KNATIVE_POD = "serving.knative.dev/revision"
+"""The label of pods that Knative made."""
 COMPONENT = "component"
 """The label with the component of an InferenceService that a pod belongs to."""
 BATCHER = "internal.serving.kserve.io/batcher"
@@ -66,9 +68,6 @@ _FRONTS = {
     "nginx", "nginx-unprivileged", "openresty", "envoy", "haproxy", "caddy", "traefik", "httpd", "kong", "apisix",
     "squid", "varnish",
 }  # fmt: skip
-
-MIRRORED = {QUEUE_PROXY, AGENT, model.CONTAINER}
-"""Containers whose ports say nothing about the app: they come and go with webhooks, in any order."""
 
 
 class _View(pydantic.BaseModel):
@@ -395,9 +394,24 @@ class Pod(_View):
         return next((container for container in self.all_containers if container.name == name), None)
 
     @property
+    def mirrored(self) -> frozenset[str]:
+        """Names of containers that say nothing about the app: they come and go with webhooks, in any order.
+
+        The names of KServe's agent and Knative's proxy mean them in pods that these made; anybody may use such names.
+        """
+        labels = self.metadata.labels
+        of_kserve = {AGENT, QUEUE_PROXY} if KSERVE_POD in labels else set()
+        return frozenset((model.CONTAINER, *of_kserve, *([QUEUE_PROXY] if KNATIVE_POD in labels else [])))
+
+    @property
+    def queue_proxy(self) -> Container | None:
+        """Knative's proxy in front of the app, where there is one."""
+        return self.container(QUEUE_PROXY) if QUEUE_PROXY in self.mirrored else None
+
+    @property
     def apps(self) -> tuple[Container, ...]:
         """Regular containers that may be the app: not those that others are known to add."""
-        others = _INFRASTRUCTURE | (_OF_KSERVE if KSERVE_POD in self.metadata.labels else set())
+        others = _INFRASTRUCTURE | self.mirrored | (_OF_KSERVE if KSERVE_POD in self.metadata.labels else set())
         found = tuple(container for container in self.spec.containers if container.name not in others)
         return tuple(container for container in found if not container.is_helper) or found
 

@@ -66,7 +66,8 @@ def staying(pod: pods.Pod, app: pods.Container, port: int, setting: listening.Po
 
 
 def _own_containers(pod: pods.Pod) -> Iterator[pods.Container]:
-    return (each for each in pod.all_containers if each.name not in pods.MIRRORED)
+    mirrored = pod.mirrored
+    return (each for each in pod.all_containers if each.name not in mirrored)
 
 
 def _in_handlers(
@@ -128,8 +129,8 @@ def callers_within(pod: pods.Pod, app: pods.Container, port: int) -> list[str]:
 
     Not those that collect metrics: whom an app is asked by for itself says nothing about its callers.
     """
-    text = str(port)
-    others = (each for each in pod.running if each.name not in (app.name, *pods.MIRRORED) and not each.is_collector)
+    text, passed_over = str(port), {app.name, *pod.mirrored}
+    others = (each for each in pod.running if each.name not in passed_over and not each.is_collector)
     return [
         each.name
         for each in others

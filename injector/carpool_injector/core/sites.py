@@ -139,7 +139,7 @@ def _is_called(pod: pods.Pod, port: int, proxies: Sequence[str]) -> bool:
 
     Knative's queue-proxy says which port it calls.
     """
-    queue = pod.container(pods.QUEUE_PROXY)
+    queue = pod.queue_proxy
     if proxies:
         return queue is not None and queue.variable(pods.USER_PORT) == str(port)
     return queue is not None or is_kserve(pod)
@@ -267,12 +267,12 @@ def is_kserve(pod: pods.Pod) -> bool:
 
 def is_knative(pod: pods.Pod) -> bool:
     """Whether Knative's queue-proxy stands in front of the app."""
-    return pod.container(pods.QUEUE_PROXY) is not None
+    return pod.queue_proxy is not None
 
 
 def _is_sent_http2(pod: pods.Pod) -> bool:
     """Whether Knative was told h2c: it calls the app's port user-port all the same, and queue-proxy has another one."""
-    queue = pod.container(pods.QUEUE_PROXY)
+    queue = pod.queue_proxy
     return queue is not None and any(port.container_port == _KNATIVES_HTTP2_PORT for port in queue.ports)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from carpool_injector.core import model, refusals
+from carpool_injector.core import model, pods, refusals
 from carpool_injector.objects import inference_services, kserve_runtimes, parts, workloads
 
 Mode = Literal["Standard", "Knative"]
@@ -74,7 +74,9 @@ def _of_knative(thing: model.Object) -> Expectation:
         for each in containers
     ]
     spec = {**parts.part(template, "spec"), "containers": [*named, queue_proxy]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": dict(parts.part(template, "metadata")), "spec": spec}
+    labels = {**parts.part(template, "metadata", "labels"), pods.KNATIVE_POD: workloads.revision_name(thing)}
+    metadata = {**parts.part(template, "metadata"), "labels": labels}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return Expectation(pod, ("Knative puts its queue-proxy in front of the app",))
 
 

@@ -148,7 +148,7 @@ PROBE = "SERVING_READINESS_PROBE"
 def plan_queue_proxy(asked: Context, native: bool) -> model.Plan:
     """queue-proxy sends to the sidecar. Raises `Refusal` where it is not there."""
     site = asked.site
-    if asked.pod.container(pods.QUEUE_PROXY) is None:
+    if asked.pod.queue_proxy is None:
         raise Reason.NO_QUEUE_PROXY()
     stays = find_agent(asked.pod).stays
     if stays:
@@ -235,6 +235,6 @@ def _is_agents(draft: Draft, done: pod_annotations.Injected) -> bool:
 
 def concurrency(pod: pods.Pod) -> int:
     """How many requests queue-proxy lets through at once; 0: any number."""
-    queue = pod.container(pods.QUEUE_PROXY)
+    queue = pod.queue_proxy
     value = queue.variable("CONTAINER_CONCURRENCY") if queue else None
     return command_lines.whole(value, digits=9) or 0
