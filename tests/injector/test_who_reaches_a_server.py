@@ -644,3 +644,56 @@ def test_an_app_with_the_name_of_a_proxy_of_the_platforms_shows_by_its_probe_who
     app = {"name": name, "command": ["uvicorn", "notes:app"], "ports": [{"name": "http", "containerPort": 8000}]}
     assert code(app) == "loopback-only"
     assert code({**app, "readinessProbe": PROBE}) == ""
+
+
+# --- The second port, for gRPC
+
+H = {"name": "H", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+HTTP = {"ports": [{"name": "http", "containerPort": 8000}], "readinessProbe": PROBE}
+OWN_FLAG = {"app_port_arg": "--port", "app_grpc_port_arg": "--grpc", "port": "8000"}
+OWN_HOST = {**OWN_FLAG, "app_grpc_port_arg": "--grpc-port"}
+OWN_VARIABLE = {"app_port_arg": "--port", "app_grpc_port_env": "GRPC_ADDR", "port": "8000"}
+BESIDE = {"takeover": "none", "grpc_port": "9000"}
+SERVE = ["python", "app.py", "--port=8000"]
+ASKED_FOR: list[tuple[Object, dict[str, str]]] = [
+    ({"command": [*SERVE, "--grpc=127.0.0.1:9000"]}, OWN_FLAG),
+    ({"command": [*SERVE, "--grpc-host=127.0.0.1", "--grpc-port=9000"]}, OWN_HOST),
+    ({"command": SERVE, "env": variables(GRPC_ADDR="127.0.0.1:9000")}, OWN_VARIABLE),
+    ({"command": [*SERVE, "--grpc=localhost:9000"]}, BESIDE),
+    ({"command": ["sh", "-c", "tritonserver --grpc-address=127.0.0.1"]}, {**BESIDE, "grpc_port": "8001"}),
+    ({"command": ["tritonserver", "--grpc-address=$(H)"], "env": [H]}, {"grpc_port": "8001"}),
+    ({"command": ["tritonserver", "--grpc-address=127.0.0.1"]}, {"grpc_port": "8001"}),
+]
+
+
+@pytest.mark.parametrize(("app", "settings"), ASKED_FOR)
+def test_a_second_port_that_is_asked_for_and_may_be_the_pods_alone_is_refused(
+    app: Object, settings: dict[str, str]
+) -> None:
+    assert code({**app, **HTTP}, **settings) == "loopback-only"
+
+
+@pytest.mark.parametrize(
+    ("flag", "refused"),
+    [("--grpc-address=$(H)", "loopback-only"), ("--grpc-address=10.1.2.3", "one-address"),
+     ("--grpc-address=127.0.0.1", "loopback-only")],
+)  # fmt: skip
+def test_a_second_port_that_nobody_asked_for_stays_with_the_app(flag: str, refused: str) -> None:
+    app = {"command": ["tritonserver", flag], "env": [H], **HTTP}
+    found = injection.inject(pod(app), Config(), model.Namespace("ml"), model.Capabilities())
+    assert found.plan is not None
+    assert (found.plan.listen_port, found.plan.grpc_listen_port) == (8000, None)
+    assert code(app, grpc_port="8001") == refused
+
+
+def test_a_second_port_behind_a_login_is_not_opened() -> None:
+    gate = {**LOGIN, "args": ["--upstream=grpc://127.0.0.1:9000"]}
+    app = {"command": SERVE, **HTTP}
+    assert code(app, gate, container="app", **BESIDE) == "loopback-only"
+    asked = {"livenessProbe": {"grpc": {"port": 9000}}}
+    assert code({**app, **asked}, gate, container="app", **BESIDE) == ""
+
+
+def test_a_second_port_that_callers_reach_is_opened() -> None:
+    assert code({"command": [*SERVE, "--grpc=0.0.0.0:9000"], **HTTP}, **OWN_FLAG) == ""
+    assert code({"command": [*SERVE, "--grpc=9000"], **HTTP}, **OWN_FLAG) == ""

@@ -24,6 +24,11 @@ _HOST_FLAGS = (
     "-bind", "-host", "-http", "-Dserver.address", "-Dserver.host", "-Dhttp.host", "-Dquarkus.http.host",
     "-Dmicronaut.server.host", _URL_FLAG,
 )  # fmt: skip
+_GRPC_HOST_FLAGS = (
+    "--grpc-host", "--grpc-hostname", "--grpc-address", "--grpc-addr", "--grpc-bind", "--grpc-bind-address",
+    "--grpc-listen", "--grpc-listen-address", "--grpc-listen-addr", "--grpc_host", "--grpc_address", "--grpc", "-grpc",
+    *_HOST_FLAGS,
+)  # fmt: skip
 _HOST_VARIABLE = re.compile(
     r"((APP|SERVER|HTTP|WEB|API|SERVICE|QUARKUS_HTTP|MICRONAUT_SERVER)_)?(HOST|BIND|LISTEN)|SERVER_ADDRESS"
     r"|([A-Z]+_)*(BIND|LISTEN)_(HOST|ADDR|ADDRESS|IP)"
@@ -32,6 +37,7 @@ _HOST_VARIABLE = re.compile(
 _PORT_FLAG = re.compile(
     r"--?(D?(http|https|server|web|app|api|listen|bind|service|quarkus\.http|micronaut\.server)[-_.]?)?port", re.ASCII
 )
+_GRPC_PORT_FLAG = re.compile(rf"--?grpc[-_.]?port|{_PORT_FLAG.pattern}", re.ASCII)
 # Variables with options for Java's virtual machine, the weakest first; the last ones are read by scripts.
 _OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "JAVA_OPTS_APPEND", "JVM_OPTS", "CATALINA_OPTS")
 _OPTIONS_THAT_COUNT_MOST = ("_JAVA_OPTIONS",)
@@ -45,7 +51,7 @@ _STARTS_NOTHING = {
 }  # fmt: skip
 
 
-def reach(container: pods.Container, port: int, named: Iterable[str] = ()) -> Iterator[Reach]:
+def reach(container: pods.Container, port: int, named: Iterable[str] = (), by_grpc: bool = False) -> Iterator[Reach]:
     """What speaks for it that a program that nobody knows is reached within the pod only.
 
     Proof outweighs it, but for a plain flag for the host. `named` is what the app may be called, beside its container,
@@ -53,9 +59,9 @@ def reach(container: pods.Container, port: int, named: Iterable[str] = ()) -> It
     """
     runs = _runs(container)
     for each in runs:
-        yield from _hidden(container, each, port)
+        yield from _hidden(container, each, port, by_grpc)
     own = _own_words([*named, container.name, (container.image or "").rpartition("/")[2], runs[-1].program])
-    found = _told_as_usual(container, runs, port, own)
+    found = _told_as_usual(container, runs, port, own, by_grpc)
     if found is not None and found.kind == "loopback":
         yield replace(found, certain=found.certain and not invocations.of(container).is_shell)
 
@@ -94,7 +100,7 @@ def _is_own_host(name: str, own: frozenset[str]) -> bool:
     return _ENDS_AS_A_HOST.fullmatch(end) is not None and not own.isdisjoint((begin, _KINDS_OF_APPS.sub("", begin)))
 
 
-def _hidden(container: pods.Container, run: invocations.Invocation, port: int) -> Iterator[Reach]:
+def _hidden(container: pods.Container, run: invocations.Invocation, port: int, by_grpc: bool) -> Iterator[Reach]:
     """Servers that a program may start whose command line is not understood, unless they are told to listen to all."""
     if run.program in _STARTS_NOTHING or not {"install", "add"}.isdisjoint(run.behind[:3]):
         return
@@ -102,17 +108,22 @@ def _hidden(container: pods.Container, run: invocations.Invocation, port: int) -
     starts = [at for at, word in enumerate(words) if word.rpartition("/")[2] in _PROGRAMS]
     for each in (invocations.of_words(words[at:]) for at in starts[:_MOST]):
         server = servers.recognise(container, each)
-        if server is not None and each.program in server.programs:
+        listener = server and (server.grpc if by_grpc else server.http)
+        if server is not None and listener and each.program in server.programs:
             source = listening.source_of(container, replace(each, variables={**run.variables, **each.variables}))
             if run.program == "env":  # which takes variables away
                 source = listening.inner_source("", source)._replace(words=each.behind)
-            found = listening.reach_of(server, server.http, container, source, port)
+            found = listening.reach_of(server, listener, container, source, port)
             if found.kind != "any":
                 yield Reach("unknown", f"{run.program or 'its image'} may run {server.title}")
 
 
 def _told_as_usual(
-    container: pods.Container, runs: Sequence[invocations.Invocation], port: int, own: frozenset[str]
+    container: pods.Container,
+    runs: Sequence[invocations.Invocation],
+    port: int,
+    own: frozenset[str],
+    by_grpc: bool,
 ) -> Reach | None:
     """Who reaches these programs, by flags and variables that programs commonly have; None where they say nothing.
 
@@ -123,10 +134,10 @@ def _told_as_usual(
     found: list[Reach] = []  # the strongest first
     for run in runs:
         source, words = listening.source_of(container, run), _words(container, run)
-        ports = set(command_lines.ports_in_flags(words, _PORT_FLAG))
+        ports = set(command_lines.ports_in_flags(words, _GRPC_PORT_FLAG if by_grpc else _PORT_FLAG))
         has_others = any(True for _ in command_lines.ports_in_flags(words))
         is_of_another = run is not runs[-1] or (ports and port not in ports)
-        for flag in _HOST_FLAGS:
+        for flag in _GRPC_HOST_FLAGS if by_grpc else _HOST_FLAGS:
             given = list(command_lines.flag_values(words, flag))[-1:]
             for value in (text for _, _, each in given for text in listening.addresses(each)):
                 kind, named = _address(listening.expanded(value, source))

@@ -234,10 +234,11 @@ def reach(container: pods.Container, port: int | None = None, by_grpc: bool = Fa
     """
     server = servers.recognise(container)
     if server is not None:
-        listener = server.grpc if by_grpc and server.grpc else server.http
-        return [reach_of(server, listener, container, source_of(container), port)]
+        listener = server.grpc if by_grpc else server.http
+        return [reach_of(server, listener, container, source_of(container), port)] if listener else []
     runs = [(each, found) for each, found in in_shell(container) if each.program in found.programs]
-    reached = [reach_of(found, found.http, container, source_of(container, each), port) for each, found in runs]
+    asked = ((each, found, found.grpc if by_grpc else found.http) for each, found in runs)
+    reached = [reach_of(found, by, container, source_of(container, each), port) for each, found, by in asked if by]
     return [replace(each, certain=False) for each in reached]
 
 
@@ -245,12 +246,6 @@ def in_shell(container: pods.Container) -> Iterator[tuple[invocations.Invocation
     """What a shell of the container runs and is a known server."""
     runs = ((each, servers.recognise(container, each)) for each in invocations.in_shell(container))
     return ((each, server) for each, server in runs if server is not None)
-
-
-def told_reach(listener: Listener, container: pods.Container) -> hosts.Kind:
-    """Who reaches a listener by what it is told; `any` where it is told nothing."""
-    found = _told_reach(listener.settings, source_of(container))
-    return found.kind if found else "any"
 
 
 def reach_of(

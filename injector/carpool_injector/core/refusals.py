@@ -229,11 +229,6 @@ class Reason(enum.Enum):
         "{sign}",
         "let it listen on 0.0.0.0",
     )
-    GRPC_LOOPBACK = (
-        "loopback-only",
-        "carpool.dev/grpc-port is {port}, where the app listens within the pod only",
-        _LEAVE_GRPC,
-    )
     GRPC_SWITCHED_OFF = (
         "no-grpc",
         "carpool.dev/grpc-port is {port}, but {switch} turns gRPC off",

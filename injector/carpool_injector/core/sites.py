@@ -19,6 +19,7 @@ from carpool_injector.core import (
     pod_annotations,
     pods,
     references,
+    refusals,
     servers,
     values,
 )
@@ -100,17 +101,25 @@ def _tls_names(container: pods.Container, port: int) -> list[str]:
 
 
 def check_reach(
-    pod: pods.Pod, container: pods.Container, port: int, called: references.Called, by_grpc: bool = False
+    pod: pods.Pod,
+    container: pods.Container,
+    port: int,
+    called: references.Called,
+    by_grpc: bool = False,
+    is_entered: bool = True,
 ) -> str:
     """What outside of the manifest shows that callers reach the port, where the pod itself does not; else "".
+
+    `is_entered`: it is the port that KServe and Knative call, if the pod is theirs.
 
     Raises `Refusal` if the port is or may be reached within the pod only: the sidecar would open it to everybody.
     """
     fronts = [each.name for each in pod.fronts if each.name != container.name]
     proxies = fronts or references.callers_within(pod, container, port)
-    proof = "" if _is_called(pod, port, proxies) else references.proof_of_reach(pod, container, port, called)
+    is_called = is_entered and _is_called(pod, port, proxies)
+    proof = "" if is_called else references.proof_of_reach(pod, container, port, called)
     known = listening.reach(container, port, by_grpc)
-    found = known or list(guesses.reach(container, port, _app_names(pod)))
+    found = known or list(guesses.reach(container, port, _app_names(pod), by_grpc))
     for each in found:
         if each.kind == "any" or (proof is not None and not each.certain):
             continue
@@ -154,7 +163,8 @@ def _is_named(entry: pods.Port, words: Sequence[str]) -> bool:
 class Entrance:
     """A port of the app by which predictions come. `taken`: those calls are to be the sidecar's.
 
-    `entry` is the declared port, None where the container declares none; `setting` tells the app the port.
+    `entry` is the declared port, None where the container declares none; `setting` tells the app the port. `left` says
+    why nobody but the pod may be let in there, `proof` what shows that callers reach it, where the pod does not.
     """
 
     port: int
@@ -162,12 +172,16 @@ class Entrance:
     setting: listening.PortSetting | None
     by_grpc: bool = False
     taken: bool = True
+    left: refusals.Refusal | None = None
+    proof: str = ""
 
 
-def find_grpc(container: pods.Container, settings: Settings) -> Entrance | None:
-    """The app's port for gRPC; None where nothing speaks of one.
+def find_grpc(
+    pod: pods.Pod, container: pods.Container, settings: Settings, called: references.Called
+) -> Entrance | None:
+    """The app's port for gRPC; None where nothing speaks of one. It is not taken where it may be the pod's alone.
 
-    Raises `Refusal` where one was asked for that cannot be, or where TLS is spoken there.
+    Raises `Refusal` where one was asked for that cannot be or may be the pod's alone, or where TLS is spoken there.
     """
     known, flag, variable = servers.recognise(container), settings.app_grpc_port_arg, settings.app_grpc_port_env
     listener = servers.custom(flag, variable) if flag or variable else known.grpc if known else None
@@ -181,16 +195,29 @@ def find_grpc(container: pods.Container, settings: Settings) -> Entrance | None:
     setting = listening.told(listener, container).setting if listener else None
     port = _grpc_port(container, wanted, listener, setting)
     entry = entry_of(container, port)
-    is_local = listener is not None and listening.told_reach(listener, container) == "loopback"
-    if wanted is not None and is_local:
-        raise Reason.GRPC_LOOPBACK(port=wanted)
     is_reached = wanted is not None or setting is not None or entry is not None
-    is_taken = is_reached and not is_local and settings.grpc_port not in values.OFF
+    is_taken = is_reached and settings.grpc_port not in values.OFF
+    left, proof = None, ""
+    if is_taken:
+        try:
+            proof = check_reach(
+                pod, container, port, called, by_grpc=True, is_entered=_is_entered(pod, container, port)
+            )
+        except refusals.Refusal as refusal:
+            if wanted is not None or flag or variable:
+                raise
+            is_taken, left = False, refusal
     if is_taken or settings.upstream == "triton-grpc":
         told = listening.tls_signs(listener, container) if listener else []
         for sign in (*(f"the server is given {each}" for each in told), *_tls_names(container, port)):
             raise Reason.GRPC_TLS(port=port, container=container.name, sign=sign)
-    return Entrance(port, entry, setting, by_grpc=True, taken=is_taken)
+    return Entrance(port, entry, setting, by_grpc=True, taken=is_taken, left=left, proof=proof)
+
+
+def _is_entered(pod: pods.Pod, container: pods.Container, port: int) -> bool:
+    """Whether KServe and Knative would call the port: the first one that is declared."""
+    declared = container.tcp_ports
+    return (is_kserve(pod) or is_knative(pod)) and bool(declared) and declared[0].container_port == port
 
 
 def _grpc_port(
@@ -303,7 +330,7 @@ def find(pod: pods.Pod, settings: Settings, called: references.Called | None = N
     server, told = _server(container, settings)
     if server in servers.SERVERS and not server.http.port and told.setting is None and not told.why:
         raise Reason.NO_HTTP(title=server.title, container=container.name, flag=server.http.names("port")[0])
-    grpc = find_grpc(container, settings)
+    grpc = find_grpc(pod, container, settings, called or {})
     if settings.upstream == "triton-grpc" and grpc is None:
         raise Reason.NO_GRPC(container=container.name)
     found = _Found(container, server, told.setting, grpc)
@@ -311,7 +338,7 @@ def find(pod: pods.Pod, settings: Settings, called: references.Called | None = N
     entered = _port(found, settings, of_kserve)
     by_grpc = grpc is not None and entered == grpc.port
     if grpc is not None and by_grpc and not grpc.taken:
-        raise Reason.ONLY_GRPC_LEFT(port=entered, container=container.name)
+        raise grpc.left or Reason.ONLY_GRPC_LEFT(port=entered, container=container.name)
     port = _http_port(found, entered) if by_grpc else entered
     if not by_grpc or port != entered:
         _check_http(container, port)
@@ -322,6 +349,7 @@ def find(pod: pods.Pod, settings: Settings, called: references.Called | None = N
         check_reach(pod, container, port, called or {})
     http = [Entrance(port, entry_of(container, port), told.setting)] if grpc is None or port != grpc.port else []
     taken = (*http, *([grpc] if grpc and grpc.taken else []))
+    proof = proof or (grpc.proof if grpc else "")
     return Site(pod, container, taken, of_kserve, server, grpc, by_grpc, untold=told.why, proof=proof)
 
 
@@ -333,7 +361,7 @@ class _Found(NamedTuple):
 
     @property
     def taken_port(self) -> int | None:
-        return self.grpc.port if self.grpc is not None and self.grpc.taken else None
+        return self.grpc.port if self.grpc is not None and (self.grpc.taken or self.grpc.left) else None
 
 
 def _http_port(found: _Found, entered: int) -> int:

@@ -142,7 +142,7 @@ def _grpc_port(pod: pods.Pod, settings: Settings) -> int | None:
     if settings.upstream != "triton-grpc":
         return None
     server = pod.container(_SERVER)
-    found = sites.find_grpc(server, settings) if server else None
+    found = sites.find_grpc(pod, server, settings, {}) if server else None
     if found is None:
         raise refusals.Reason.DECLARED_NO_GRPC()
     return found.port
