@@ -46,6 +46,36 @@ def test_variables_of_a_command_are_looked_up_at_once() -> None:
     assert _calls(pod(2000)) < 5 * _calls(pod(500))
 
 
+@pytest.mark.parametrize("command", ["a && ", "A=1; ", "export A=1\n", "sh -c 'a; b'; ", "$A | "])
+def test_no_shells_script_keeps_the_injector_busy(command: str) -> None:
+    """Counted likewise: of a long one commands are not read one by one, which takes a hundred calls of each."""
+
+    def pod(count: int) -> Object:
+        return pods.plain(_scripted(command * count), annotations=_BY_NAME)
+
+    assert _calls(pod(16_000)) - _calls(pod(2000)) < 10 * 14_000
+
+
+def test_a_server_in_a_shells_script_that_is_too_long_is_not_opened_unless_it_listens_to_all() -> None:
+    def found(script: str, **members: Any) -> str:
+        outcome = inject(pods.plain(_scripted(script, **members), annotations=_BY_NAME))
+        return outcome.refusal.code if outcome.refusal else outcome.result
+
+    for before in ("a; " * 50, "a; " * 1000):
+        for script in (f"{before}uvicorn a:b --port 8080", f"b; sh -c '{before}uvicorn a:b --port 8080'"):
+            assert found(script) == "loopback-only"
+            assert found(script, readinessProbe={"tcpSocket": {"port": 8080}}) == "injected"
+            assert found(script.replace("--port", "--host 0.0.0.0 --port")) == "injected"
+
+
+_BY_NAME = {"carpool.dev/inject": "true", "carpool.dev/takeover": "named-port"}
+
+
+def _scripted(script: str, **members: Any) -> Object:
+    ports = [{"containerPort": 8080, "name": "http"}]
+    return {"name": "app", "image": "acme/app", "command": ["sh", "-c", script], "ports": ports, **members}
+
+
 def _pod_of_size(size: int) -> Object:
     """Most of it in variables, arguments and annotations, as in real pods that grow too large."""
     env = [{"name": f"FEATURE_{index}", "value": "x" * 60} for index in range(size // 240)]

@@ -5,6 +5,7 @@ Pure: a container's words in, programs out. Of a shell nothing is certain but wh
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,6 +62,7 @@ _DEEPEST = 4  # shells within shells
 # So that a text that doubles a variable time and again stays small.
 _LONGEST_VALUE, _MOST_REFERENCES = 512, 64
 _LONGEST = 16 * 1024  # characters: a command line; splitting takes a second for each million
+_MOST_COMMANDS = 512  # that are read of a shell's, one by one
 _FARTHEST = 8  # words before a subcommand: a program's own options, some with a value
 
 
@@ -105,8 +107,19 @@ def of(container: pods.Container) -> Invocation:
 
 
 def in_shell(container: pods.Container) -> Iterator[Invocation]:
-    """What a shell that the container runs may run in turn, as far as its words tell."""
-    return _in_shell(of(container), container, 0)
+    """What a shell that the container runs may run in turn, as far as its words tell.
+
+    Nothing where it runs more commands than anybody writes there: it is not known then, as a script in a file is not.
+    """
+    try:
+        found = list(itertools.islice(_in_shell(of(container), container, 0), _MOST_COMMANDS + 1))
+    except _TooLong:
+        return iter(())
+    return iter(found if len(found) <= _MOST_COMMANDS else ())
+
+
+class _TooLong(Exception):
+    """A shell's text has too many commands."""
 
 
 def _in_shell(run: Invocation, container: pods.Container, depth: int) -> Iterator[Invocation]:
@@ -161,7 +174,9 @@ def _in_text(text: str, given: Mapping[str, str | None], container: pods.Contain
         return value if name in own or (value and value.startswith("-")) else None
 
     depth, may_be_skipped, before = 0, False, ""
-    pieces = _ENDS_OF_COMMANDS.split(text.replace("\\\n", " "))
+    pieces = _ENDS_OF_COMMANDS.split(text.replace("\\\n", " "), maxsplit=_MOST_COMMANDS + 1)
+    if len(pieces) > 2 * _MOST_COMMANDS + 1:
+        raise _TooLong
     for part, end in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
         words = split(expanded(part, as_options, defaults=False) if part.count("$") < _MOST_REFERENCES else part)
         while words and words[0] in _KEYWORDS:

@@ -349,7 +349,10 @@ def twelve_factor(container: pods.Container) -> Told:
     is_heard = not run.is_shell or any(re.search(r"\$\{?PORT\b", word) for word in container.words)
     if not is_heard or not any(value == str(port.container_port) for port in container.ports):
         return Told(None)
-    if any("PORT" in each.variables for each in (run, *invocations.in_shell(container))):
+    runs = list(invocations.in_shell(container))
+    if run.is_shell and not runs:
+        return Told(None)
+    if any("PORT" in each.variables for each in (run, *runs)):
         return Told(None, "its command line sets PORT")
     rival = next(_rivals(container, value), None)
     if rival is not None:
