@@ -16,6 +16,7 @@ Object = dict[str, Any]
 
 ENABLED = model.Namespace("ml", {"carpool.dev/inject": "enabled"})
 UVICORN = ("uvicorn", "app:app", "--host=::", "--port=8000")
+PROBE = {"httpGet": {"path": "/-/healthz", "port": 8000}}
 
 
 def outcome(first: Object, *more: Object, asks: bool = False, **annotations: str) -> model.Outcome:
@@ -158,3 +159,29 @@ def test_an_annotation_with_a_setting_is_a_sign_too() -> None:
 def test_part_of_a_word_a_registry_and_a_tag_are_no_signs(image: str) -> None:
     web = views.Container.model_validate(app(*UVICORN, image=image))
     assert not servers.serves_a_model(web)
+
+
+def ray_serve() -> Object:
+    return app("serve", "run", "app:deployment", ports=[{"name": "http", "containerPort": 8000}], readinessProbe=PROBE)
+
+
+@pytest.mark.parametrize("keys", [None, "authorization,content-type", "x-tenant"])
+def test_a_server_that_chooses_the_model_by_a_header_is_told_of_if_batches_do_not_agree_in_it(keys: str | None) -> None:
+    found = outcome(ray_serve(), asks=True, **({"key_headers": keys} if keys else {}))
+    assert found.result == "injected", found.refusal
+    [warning] = [text for text in found.warnings if "Ray Serve" in text]
+    known = keys or "authorization,content-type"
+    assert warning.endswith(f"carpool.dev/key-headers: {known},serve_multiplexed_model_id")
+
+
+def test_nothing_is_told_of_a_header_in_which_batches_agree() -> None:
+    found = outcome(ray_serve(), asks=True, key_headers="authorization,Serve_Multiplexed_Model_Id")
+    assert found.result == "injected", found.refusal
+    assert not found.warnings
+
+
+def test_ray_serve_that_listens_within_the_pod_stays_there() -> None:
+    declared = app("serve", "run", "app:deployment", ports=[{"name": "http", "containerPort": 8000}])
+    refusal = outcome(declared, asks=True).refusal
+    assert refusal is not None
+    assert refusal.code == "loopback-only"

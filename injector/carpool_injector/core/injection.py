@@ -238,6 +238,7 @@ def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     yield from pod_annotations.batcher_warnings(asked.pod)
     yield from list_servers.advice(app, settings)
     yield from list_servers.advice_on_own_batches(app, settings)
+    yield from list_servers.advice_on_choice(app, settings)
     limit, size = proxies.concurrency(asked.pod), settings.max_batch_size or BATCH_SIZE
     if 0 < limit < size:
         yield (

@@ -6,7 +6,8 @@ is told which rule there is.
 
 In front of servers that batch by themselves what arrives together, the sidecar only adds a hop. A namespace that asks
 for all its predictors does not mean them; a pod that asks for itself gets the sidecar, and is told what it will not do.
-Embeddings are the exception: with a rule for lists such servers are predictors like any other (docs/lists.md).
+Embeddings are the exception: with a rule for lists such servers are predictors like any other (docs/lists.md). And a
+server that chooses the model by a header needs to be shown that header, in which all requests of a batch agree then.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class ListServer:
         )
 
 
+_KEY_HEADERS = "authorization,content-type"  # the sidecar's default
 _NAMES = ("huggingfaceserver", "kserve-huggingfaceserver")
 HUGGING_FACE = servers.Server("KServe's Hugging Face server", servers.Listener(8080), programs=_NAMES, images=_NAMES)
 
@@ -143,3 +145,16 @@ def advice_on_own_batches(container: pods.Container, settings: Settings) -> Iter
     if found.rules:
         text += f"; for a model of embeddings see carpool.dev/lists: {found.rules[0]} (an empty value ends this notice)"
     yield text
+
+
+def advice_on_choice(container: pods.Container, settings: Settings) -> Iterator[str]:
+    """A warning where callers who ask the server for different models would share a batch."""
+    found = servers.recognise(container)
+    told = {name.strip().lower() for name in (settings.key_headers or "").split(",")}
+    missing = [name for name in found.chooses_by if name not in told] if found is not None else []
+    if found is not None and missing:
+        keys = ",".join(filter(None, (settings.key_headers or _KEY_HEADERS, *missing)))
+        yield (
+            f"{found.title} may choose the model by the header {missing[0]}, which does not reach it on a batch: where "
+            f"callers send it, set carpool.dev/key-headers: {keys}"
+        )

@@ -71,7 +71,8 @@ class Server:
     `opened_by` are images that tell it to listen on all addresses. `grpc` is there where it speaks the v2 protocol over
     gRPC as well, `own_grpc` where it speaks a protocol of its own. It `serves` models and nothing else, any web app, or
     pages for people, which no model server does. `batches`: by itself, whatever arrives together; `rules` are those for
-    lists that fit its embeddings, of which one call saves HTTP and JSON for each.
+    lists that fit its embeddings, of which one call saves HTTP and JSON for each. `chooses_by` are headers, in lower
+    case, by which it chooses the model of a request.
     """
 
     title: str
@@ -87,6 +88,7 @@ class Server:
     serves: Literal["models", "apps", "pages"] = "models"
     batches: bool = False
     rules: tuple[str, ...] = ()
+    chooses_by: tuple[str, ...] = ()
 
     def recognises(self, container: pods.Container, run: invocations.Invocation | None = None) -> bool:
         """Whether this server runs in the container, for certain; `run`: as this program of it."""
@@ -257,6 +259,11 @@ SERVERS = (
     Server(
         "BentoML", Listener(3000, _usual("BENTOML", ("--port", "-p")), adds="BENTOML_PORT", tls=_OF_UVICORN),
         programs=("bentoml",), subcommands=("serve", "serve-http"),
+    ),
+    # What its code, or the file that it is given, says of HTTP is not seen here. Also the name of a server of pages.
+    Server(
+        "Ray Serve", Listener(8000, host=LOOPBACK), programs=("serve",), subcommands=("run",),
+        chooses_by=("serve_multiplexed_model_id",),
     ),
     # Not `mlflow server`, which keeps the records of experiments.
     Server(

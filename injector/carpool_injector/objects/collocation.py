@@ -19,7 +19,6 @@ NAME = "transformer-container"
 _SERVER = "kserve-container"
 _PREDICTOR = ("spec", "predictor")
 _PORT_NAME = "http1"  # Knative knows this name and h2c only
-_PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 
 
 def declared(thing: model.Object, config: Config) -> tuple[model.Object, tuple[str, ...]]:
@@ -88,7 +87,7 @@ def _check(service: inference_services.InferenceService, own: model.Object) -> N
     server = own or predictor.model
     if server.get("ports"):
         raise refusals.Reason.DECLARES_A_PORT(port=inference_services.PORT, mode=inference_services.MODE)
-    found = [key for key in _PROBES[:2] if server.get(key)]
+    found = [key for key in pods.PROBES[:2] if server.get(key)]
     if found:
         raise refusals.Reason.HAS_PROBES(probe=found[0], mode=inference_services.MODE)
 
@@ -123,7 +122,7 @@ def _container(
     plan = model.Plan("none", False, _SERVER, app_port, listen, admin, grpc_app_port=reached)
     data_port = {"name": _PORT_NAME, "containerPort": listen, "protocol": "TCP"}
     built = container.build(pod, plan, context.Effects([data_port]), settings, config)
-    for key in ("lifecycle", *_PROBES):
+    for key in ("lifecycle", *pods.PROBES):
         built.pop(key, None)
     # Asked on the data port, as KServe's agent is; the header says that the sidecar is meant, not the server.
     header = {"name": "K-Network-Probe", "value": "queue"}
