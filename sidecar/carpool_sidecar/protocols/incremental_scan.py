@@ -353,16 +353,16 @@ class IncrementalScan:
 
 
 def rows_in_steps(
-    body: bytes, start: int, stop: int, max_rows: int = sys.maxsize
+    body: bytes, start: int, stop: int, max_rows: int = sys.maxsize, of: bytes | None = None
 ) -> steps.Steps[json_rows.Rows | None]:
     """The rows of the list from `start` to before `stop`, brackets included; what is around it is not looked at.
 
-    None if it is for others to tell what is there.
+    They are those `of` another text if the body is that text's mask. None if it is for others to tell what is there.
     """
     scan = IncrementalScan(_NOTHING, max_rows, start)
     yield from scan.feed_in_steps(body, start, stop)
     scan.feed(b"}")  # as it stands behind a list that is the last member
-    found = scan.rows(body)
+    found = scan.rows(body if of is None else of)
     return None if found is None or found[2] != stop else found[0]
 
 

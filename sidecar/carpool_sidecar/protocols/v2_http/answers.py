@@ -20,8 +20,6 @@ _GROUP: Final = 128 * 1024  # bytes of rows that are looked at in one step
 
 _END: Final = b"]}]}"  # of the last output's data, and of an answer in JSON
 
-_ROWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
-
 # KServe and MLServer write the batch's id, which no other answer has, behind these two.
 _ID_BEHIND_NAMES: Final = re.compile(
     rb'\{("model_name": ?"[^"\\]*", ?(?:"model_version": ?(?:"[^"\\]*"|null), ?)?)"id": ?"[ !#-\[\]-~]*", ?'
@@ -51,12 +49,12 @@ class AnswerTemplate(NamedTuple):
 def learn(rest: json_bodies.Rest) -> AnswerTemplate:
     """The template of an answer; raises `errors.BadRequest` for what is none."""
     outputs = tuple(_read_output(f"outputs[{number}]", each) for number, each in enumerate(rest.tensors))
-    others = [json_bodies.member(name, bytes(raw)) for name, raw in rest.members.items() if name != "id"]
+    others = [json_bodies.member(name, raw) for name, raw in rest.members.items() if name != "id"]
     return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others))
 
 
-def _read_output(place: str, members: json_bodies.Member) -> Output:
-    if bytes(members.get("parameters", b"")) == b"null":  # they would be there twice beside a size
+def _read_output(place: str, members: json_bodies.Members) -> Output:
+    if members.get("parameters") == b"null":  # they would be there twice beside a size
         members = {name: raw for name, raw in members.items() if name != "parameters"}
     given = json_bodies.read_tensor(place, members)
     if (given.size is None) is not given.has_data:
@@ -143,7 +141,7 @@ def _nested_rows(data: v2.Data, rows: int, width: int) -> list[bytes] | None:
     if data[1] not in json_lists.BLANK_OR_LIST:
         return None
     try:
-        found = [bytes(each) for each in _ROWS.decode(data)]
+        found = json_lists.items(data)
     except msgspec.MsgspecError:  # NaN or infinity is in it
         return None
     return found if len(found) == rows and all(_is_row(each, width) for each in found) else None

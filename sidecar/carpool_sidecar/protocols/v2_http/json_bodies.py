@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_members, json_rows, steps, v2
+from carpool_sidecar.protocols import beyond_json, json_members, json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import json_lists
 
 PLACEHOLDER: Final = b"0"
@@ -38,16 +38,17 @@ _PLAIN_DATA: Final = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the ne
 
 _DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
 _SPACE: Final = b" \t\r\n"
+_SPACE_AND_COLON: Final = b" \t\r\n:"
 _CLOSING: Final = 0x5D  # ]
 _WORTH_A_VIEW: Final = 64 * 1024  # from here on a view costs less than a copy
 
-Member = dict[str, msgspec.Raw]
+Members = dict[str, bytes]
+"""An object's members, their values as they were written."""
 
-_OBJECT: Final = msgspec.json.Decoder(Member)
-_OBJECTS: Final = msgspec.json.Decoder(list[Member])
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 _SHAPE: Final = msgspec.json.Decoder(list[int])
-MISSING: Final = msgspec.Raw(b"null")
+MISSING: Final = b"null"
 _MOST_DIGITS: Final = 18  # more bytes than any body has
 
 
@@ -74,8 +75,8 @@ class Rest(NamedTuple):
     `members` are without the tensors; an `id` is only among them if it is neither first nor last, or no simple string.
     """
 
-    members: Member
-    tensors: list[Member]
+    members: Members
+    tensors: list[Members]
     pieces: tuple[bytes, ...]
 
 
@@ -132,7 +133,9 @@ class BodySplitter(Generic[T]):
         self._learn = learn
         self._most_objects = most_objects
         self._decoder = msgspec.json.Decoder(
-            msgspec.defstruct("Body", [(member, list[Member])])  # one pass, and no objects but for tensors
+            msgspec.defstruct(
+                "Body", [(member, list[dict[str, msgspec.Raw]])]
+            )  # one pass, and no objects but for tensors
         )
         self._list = msgspec.json.Decoder(msgspec.defstruct("List", [(member, msgspec.Raw)]))
         self._known: v2.TemplateCache[bytes, T] = v2.TemplateCache(
@@ -230,48 +233,40 @@ class BodySplitter(Generic[T]):
         known = self._match_known(text, start, len(text)) if found or text.startswith(b"{") else None
         if known:
             return known[0], ident, known[1], known[2]
+        start = start if found else _start(text)
         try:
-            return *self._learn_from(text, ident, start if found else _start(text)), False
-        except msgspec.ValidationError as error:
-            raise errors.BadRequest(f"the body is no v2 inference message: {error}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as flaw:
-            if split := self._mask_non_finite(text):
-                return split[0], ident if split[1] is None else split[1], split[2], False
-            raise json_rows.no_json(text, str(flaw)) from None
-        except RecursionError:
-            raise errors.BadRequest("the body is nested too deeply") from None
+            return *self._learn_from(text, text, ident, start), False
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            flaw: Exception = error
+        mask = None if isinstance(flaw, msgspec.ValidationError | RecursionError) else _masked(text)
+        if mask is not None:
+            try:
+                return *self._learn_from(text, mask, ident, start), False
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                flaw = error if isinstance(error, msgspec.ValidationError) else flaw
+        raise _refusal(text, flaw)
 
-    def _mask_non_finite(self, text: bytes) -> tuple[T, bytes | None, list[v2.Data]] | None:
-        """The same for a text with NaN or infinity in its data, which is no JSON but what Triton takes and writes."""
-        masked = _PLAIN_DATA.sub(lambda found: json_lists.mask_non_finite(found[0]), text)
-        if masked == text:
-            return None
-        kept, ident, data, _ = self.split(masked, len(masked))
-        at, found = masked.index(kept.pieces[0]), list[v2.Data]()
-        for piece, each in zip(kept.pieces, data, strict=False):
-            stop = at + len(piece)
-            found.append(data_at(text, stop, stop + len(each)))
-            if text[at:stop] != piece or not json_lists.is_plain(bytes(found[-1])):
-                return None
-            at = stop + len(each)
-        return (kept, ident, found) if text.startswith(kept.pieces[-1][:-1], at) else None
-
-    def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> tuple[T, bytes | None, list[v2.Data]]:
+    def _learn_from(
+        self, text: bytes, mask: bytes, ident: bytes | None, start: int
+    ) -> tuple[T, bytes | None, list[v2.Data]]:
+        """The same for a new text; `mask` is JSON of the same size for one that is none, else the text itself."""
         objects = text.count(b"{")
-        if objects > self._most_objects or (objects > v2.MOST_TENSORS and not self._has_few(text)):
+        if objects > self._most_objects or (objects > v2.MOST_TENSORS and not self._has_few(mask)):
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         if not text.isascii():
             json_rows.check_utf8(text)
-        found = _find(text, getattr(self._decoder.decode(text), self._member))
+        found = _find(mask, getattr(self._decoder.decode(mask), self._member))
+        if mask is not text and not all(json_lists.is_list(data_at(text, *span)) for span in found):
+            raise msgspec.DecodeError("the data are no JSON")
         edges = [0, *(edge for span in found for edge in span), len(text)]
         pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
         if sum(map(len, pieces)) > v2.MOST_TEXT:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         whole = PLACEHOLDER.join(pieces)
         json.loads(whole, object_pairs_hook=_unique, parse_int=str, parse_float=str)
-        members = _OBJECT.decode(whole)
-        tensors = _OBJECTS.decode(members.pop(self._member))
-        if any(bytes(tensor["data"]) != PLACEHOLDER for tensor in tensors if "data" in tensor):
+        members = object_of(whole)
+        tensors = list(map(object_of, json_lists.items(members.pop(self._member))))
+        if any(tensor["data"] != PLACEHOLDER for tensor in tensors if "data" in tensor):
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # something else named `data` was taken for a tensor's
         if _ID.match(text):
             del members["id"]
@@ -313,6 +308,24 @@ def _ident(body: bytes, stop: int) -> tuple[bytes | None, int]:
             return found[1], found.end()
         _check_id(body)
     return None, 1 if body.startswith(b"{") else 0
+
+
+def _masked(text: bytes) -> bytes | None:
+    """JSON of the same size for a text with half characters, or with NaN or infinity in its data; else None.
+
+    Those are no JSON, but what Triton, and Python's json, take and write.
+    """
+    found = beyond_json.masked(text, with_words=False) or text
+    found = _PLAIN_DATA.sub(lambda data: json_lists.mask_non_finite(data[0]), found)
+    return None if found == text else found
+
+
+def _refusal(text: bytes, flaw: Exception) -> errors.BadRequest:
+    if isinstance(flaw, RecursionError):
+        return errors.BadRequest("the body is nested too deeply")
+    if isinstance(flaw, msgspec.ValidationError):
+        return errors.BadRequest(f"the body is no v2 inference message: {flaw}")
+    return json_rows.no_json(text, str(flaw))
 
 
 def _check_id(text: bytes) -> None:
@@ -360,7 +373,7 @@ def data_at(body: bytes, start: int, stop: int) -> v2.Data:
     return body[start:stop] if stop - start < _WORTH_A_VIEW else memoryview(body)[start:stop]
 
 
-def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
+def _find(text: bytes, tensors: list[dict[str, msgspec.Raw]]) -> list[tuple[int, int]]:
     """Where each tensor's data are; all that is known of them is what they are.
 
     Raises `v2.Misfit` for data that are no list, and `errors.Unbatchable` for a name written in another way.
@@ -418,7 +431,19 @@ class Tensor(NamedTuple):
     text: TensorText
 
 
-def read_tensor(place: str, written: Member) -> Tensor:
+def object_of(text: bytes) -> Members:
+    """An object's members; raises `msgspec.DecodeError` for what is none."""
+    try:
+        return {name: bytes(raw) for name, raw in _OBJECT.decode(text).items()}
+    except msgspec.DecodeError:
+        mask = beyond_json.masked(text, with_words=False)
+        if mask is None:
+            raise
+    places = json_members.find(mask, last_counts=True).values()
+    return {json.loads(text[at.start : at.value].rstrip(_SPACE_AND_COLON)): text[at.value : at.stop] for at in places}
+
+
+def read_tensor(place: str, written: Members) -> Tensor:
     """Raises `errors.BadRequest` as all functions here do, and `v2.Misfit` for a shape."""
     members = dict(written)
     name = read_text(members.pop("name", MISSING), f"{place}.name")
@@ -428,37 +453,47 @@ def read_tensor(place: str, written: Member) -> Tensor:
     names = tuple(parameters)
     size = parameters.pop("binary_data_size", None)
     has_data = members.pop("data", None) is not None
-    texts = [b'{"name":%b,"datatype":%b' % (msgspec.json.encode(name), msgspec.json.encode(datatype))]
-    texts += [member(each, bytes(raw)) for each, raw in members.items()]
+    texts = [b'{"name":%b,"datatype":%b' % (write_text(name), write_text(datatype))]
+    texts += [member(each, raw) for each, raw in members.items()]
     said = b",".join(member(each, raw) for each, raw in parameters.items())
     tail = b"".join(b",%d" % each for each in shape[1:]) + b"]"
     text = TensorText(b",".join([*texts, b'"shape":[']), tail, said)
     return Tensor(name, datatype, shape, names, size, has_data, text)
 
 
-def read_text(raw: msgspec.Raw, place: str) -> str:
-    """A string."""
+def read_text(raw: bytes, place: str) -> str:
+    """A string; half characters in it are lone surrogates."""
     try:
         return _TEXT.decode(raw)
-    except msgspec.MsgspecError:
+    except msgspec.ValidationError:
         raise errors.BadRequest(f"{place} must be a string") from None
+    except msgspec.DecodeError:
+        return str(json.loads(raw))
 
 
-def read_parameters(members: Member, place: str) -> dict[str, bytes]:
-    """The members of the object `parameters`, as written; it is taken out of the others."""
+def write_text(text: str) -> bytes:
+    """A string that was read, as JSON."""
+    try:
+        return msgspec.json.encode(text)
+    except UnicodeEncodeError:
+        return json.dumps(text).encode()
+
+
+def read_parameters(members: Members, place: str) -> Members:
+    """The members of the object `parameters`; it is taken out of the others."""
     raw = take(members, "parameters")
     if raw is None:
         return {}
     try:
-        return {name: bytes(value) for name, value in _OBJECT.decode(raw).items()}
+        return object_of(raw)
     except msgspec.MsgspecError:
         raise errors.BadRequest(f"{place}parameters must be an object") from None
 
 
-def take(members: Member, name: str) -> msgspec.Raw | None:
+def take(members: Members, name: str) -> bytes | None:
     """Take a member out; one that is null stays, as something that is merely written along."""
     found = members.get(name)
-    if found is None or bytes(found) == b"null":
+    if found is None or found == b"null":
         return None
     del members[name]
     return found
@@ -473,10 +508,10 @@ def read_size(raw: bytes, place: str) -> int:
 
 def member(name: str, raw: bytes) -> bytes:
     """A member of an object, as JSON."""
-    return b"%b:%b" % (msgspec.json.encode(name), raw)
+    return b"%b:%b" % (write_text(name), raw)
 
 
-def _shape(raw: msgspec.Raw, place: str) -> tuple[int, ...]:
+def _shape(raw: bytes, place: str) -> tuple[int, ...]:
     try:
         shape = tuple(_SHAPE.decode(raw))
     except msgspec.MsgspecError:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, json_rows, steps, v2
+from carpool_sidecar.protocols import beyond_json, incremental_scan, json_rows, steps, v2
 
 _decode: Final = msgspec.json.Decoder(msgspec.Raw).decode  # checks that a text is one JSON value, and nothing else
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -58,16 +58,33 @@ _FLAT: Final = {
 
 
 def is_list(text: v2.Data) -> bool:
-    """Whether a text is one JSON list, with nothing before or after it."""
+    """Whether a text is one JSON list, with nothing before or after it; what `masked` knows counts as JSON."""
     if not text or text[0] != _OPENING or text[-1] != _CLOSING:
         return False
     try:
-        _decode(text)
+        if not _is_value(text) and not ((mask := masked(bytes(text))) and _is_value(mask)):
+            return False
         if type(text) is not bytes or not text.isascii():
             json_rows.check_utf8(text)
-    except (msgspec.MsgspecError, errors.BadRequest, RecursionError):
+    except (errors.BadRequest, RecursionError):
         return False
     return True
+
+
+def _is_value(text: v2.Data) -> bool:
+    try:
+        _decode(text)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+def masked(text: bytes) -> bytes | None:
+    """JSON of the same size for data with half characters, or with NaN and infinities and no text; else None."""
+    found = beyond_json.masked(text, with_words=False) or text
+    if is_plain(found):
+        found = mask_non_finite(found)
+    return None if found == text else found
 
 
 def outline(elements: int) -> bytes:
@@ -209,7 +226,12 @@ def look_in_steps(body: bytes, start: int, stop: int) -> steps.Steps[Looked | No
         return None if elements is None else Looked(elements, None)
     rows = yield from incremental_scan.rows_in_steps(body, start, stop, _MOST_ROWS)
     if rows is None:
-        return None
+        mask = yield from beyond_json.masked_in_steps(body, with_words=False)
+        if mask is None:
+            return None
+        rows = yield from incremental_scan.rows_in_steps(mask, start, stop, _MOST_ROWS, of=body)
+        if rows is None:
+            return None
     if body.find(b'"', start, stop) < 0:
         elements = yield from _count_nested(body, start, stop)
         return None if elements is None else Looked(elements, rows)
@@ -293,12 +315,24 @@ def _empty_lists(text: bytes) -> int:
     return text.count(b"[]")
 
 
+def items(data: v2.Data) -> list[bytes]:
+    """What is in a list, as it was written; raises `msgspec.DecodeError` for what is none."""
+    try:
+        return list(map(bytes, _ITEMS.decode(data)))
+    except msgspec.DecodeError:
+        text = bytes(data)
+        mask = beyond_json.masked(text, with_words=False)
+        if mask is None:
+            raise
+        return beyond_json.sliced(text, 0, mask, _ITEMS.decode(mask))
+
+
 def _items(text: bytes) -> list[bytes]:
-    found = [bytes(each) for each in _ITEMS.decode(text)]
+    found = items(text)
     for _ in range(_DEEPEST):
         if not any(each.startswith(b"[") for each in found):
             return found
-        lists = [list(map(bytes, _ITEMS.decode(each))) if each.startswith(b"[") else [each] for each in found]
+        lists = [items(each) if each.startswith(b"[") else [each] for each in found]
         found = [each for inner in lists for each in inner]
     raise errors.Unbatchable(errors.NotBatched.SHAPE)
 

@@ -6,16 +6,15 @@ Clients send the same text again and again, so each text is understood once (`js
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import v2
-from carpool_sidecar.protocols.v2_http import answers, json_bodies
-
-_OUTPUTS: Final = msgspec.json.Decoder(list[json_bodies.Member])
+from carpool_sidecar.protocols.v2_http import answers, json_bodies, json_lists
 
 
 class Input(NamedTuple):
@@ -84,14 +83,13 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
     parameters = json_bodies.read_parameters(about, "")
     default = parameters.pop("binary_data_output", b"false")
     asked = _read_outputs(json_bodies.take(about, "outputs"))
-    sequence = {name: msgspec.json.decode(parameters[name]) for name in v2.SEQUENCE if name in parameters}
+    sequence = {name: json.loads(parameters[name], parse_int=float) for name in v2.SEQUENCE if name in parameters}
     rows = v2.check_batchable(
         [v2.Input(each.name, each.datatype, each.shape, each.parameters, each.size is None) for each in given],
         sequence,
         asked.outputs,
     )
-    raw = json_bodies.take(about, "id")
-    ident = None if raw is None else bytes(raw)
+    ident = json_bodies.take(about, "id")
     if ident is not None and (not ident.startswith(b'"') or len(ident) > v2.LONGEST_ID):
         raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # the predictor knows what to say to that
     inputs = [_input(f"inputs[{number}]", each) for number, each in enumerate(given)]
@@ -101,7 +99,7 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
     wanted = answers.WantedOutputs(_flag(default), flags, names)
     unclear = b"" if wanted.is_clear else repr((wanted.default, wanted.listed)).encode()
     texts = tuple(json_bodies.member(name, raw) for name, raw in parameters.items())
-    others = tuple(json_bodies.member(name, bytes(raw)) for name, raw in about.items())
+    others = tuple(json_bodies.member(name, raw) for name, raw in about.items())
     told = repr((written, texts, others, asked.said, unclear)).encode()  # up to four times what the caller wrote
     key = hashlib.blake2b(told, digest_size=16).digest()
     if wanted.is_clear and wanted.listed:
@@ -120,12 +118,12 @@ class _Asked(NamedTuple):
     said: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None = None
 
 
-def _read_outputs(raw: msgspec.Raw | None) -> _Asked:
+def _read_outputs(raw: bytes | None) -> _Asked:
     """What is asked for; raises `errors.BadRequest` for what the protocol does not allow."""
     if raw is None:
         return _Asked()
     try:
-        listed = _OUTPUTS.decode(raw)
+        listed = list(map(json_bodies.object_of, json_lists.items(raw)))
     except msgspec.ValidationError:
         raise errors.BadRequest("'outputs' must be a list of objects") from None
     if len(listed) > v2.MOST_TENSORS:
@@ -138,8 +136,8 @@ def _read_outputs(raw: msgspec.Raw | None) -> _Asked:
         binary = parameters.pop("binary_data", None)
         wants.append(binary)
         texts = tuple(json_bodies.member(each, raw) for each, raw in parameters.items())
-        about = [b'"name":%b' % msgspec.json.encode(names[-1])]
-        about += [json_bodies.member(each, bytes(raw)) for each, raw in members.items()]
+        about = [json_bodies.member("name", json_bodies.write_text(names[-1]))]
+        about += [json_bodies.member(each, raw) for each, raw in members.items()]
         said.append((b",".join(about), texts))
     return _Asked(tuple(wanted), tuple(wants), tuple(said))
 
