@@ -15,10 +15,12 @@ import math
 import os
 import threading
 import time
+import types
 from asyncio import events
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from carpool import errors as carpool_errors
 from carpool.functions import errors, merging, waiting
 
 log = logging.getLogger("carpool.functions")
@@ -84,7 +86,10 @@ class Future(concurrent.futures.Future[R]):
     result, so they should be short.
     """
 
-    __slots__ = ("_exception", "_lock", "_notified", "_result", "_state", "_waiting", "call", "origin")
+    __slots__ = ("_exception", "_lock", "_notified", "_result", "_state", "_trace", "_waiting", "call", "origin")
+
+    _trace: types.TracebackType | None
+    """Of the exception, as it came; set with that."""
 
     # The base class's own attributes are made when they are first asked for: most futures need none of them.
     def __init__(self, origin: Origin | None = None) -> None:
@@ -136,7 +141,7 @@ class Future(concurrent.futures.Future[R]):
             raise concurrent.futures.CancelledError
         if self._exception is not None:
             try:
-                raise self._exception
+                raise self._as_it_came(self._exception)
             finally:
                 del self  # else the traceback keeps the future, which keeps the exception
         return self._result  # type: ignore[no-any-return]
@@ -151,11 +156,22 @@ class Future(concurrent.futures.Future[R]):
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once it is done, at once if it is."""
-        if getattr(fn, "__module__", None) == "asyncio.futures":  # `asyncio.wrap_future`: it is to be awaited
-            self._begin_for_callback(fn)
+        home = getattr(fn, "__module__", None)
+        if home == "asyncio.futures":  # `asyncio.wrap_future`: it is to be awaited
+            self._begin_for_callback(fn, fn)
+        elif home == "asyncio.tasks" and (loop := events._get_running_loop()) is not None:  # `asyncio.wait`
+            fn = _OnLoop(loop, fn)
+            self._begin_for_callback(fn.function, lambda failed: self._fail(failed.exception()))
         self._waiting.append(fn)
         if self._state is not PENDING:
             _notify([self])
+
+    def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> int:
+        """Do not call `fn`; returns how often it would have been called."""
+        found = [each for each in list(self._waiting) if fn in (each, getattr(each, "function", None))]
+        for each in found:
+            _discard(self._waiting, each)
+        return len(found)
 
     def __await__(self) -> Generator[Any, None, R]:
         if self._state is PENDING:
@@ -178,7 +194,7 @@ class Future(concurrent.futures.Future[R]):
             raise asyncio.CancelledError
         if self._exception is not None:
             try:
-                raise self._exception
+                raise self._as_it_came(self._exception)
             finally:
                 del self
         return self._result  # type: ignore[no-any-return]
@@ -266,8 +282,19 @@ class Future(concurrent.futures.Future[R]):
         with self._leaving(None):
             return waiting.begin(self, by=by)
 
-    def _begin_for_callback(self, fn: Callable[[Any], object]) -> None:
-        """Whoever awaits what this callback of asyncio's settles waits for this."""
+    def _as_it_came(self, error: BaseException) -> BaseException:
+        """An exception to be raised: without the frames of those who had it raised before, or they would pile up."""
+        carpool_errors.put(error, "__traceback__", self._trace)
+        return error
+
+    def _fail(self, error: BaseException | None) -> None:
+        """It is of no use to anybody any more, because of this."""
+        origin, call = self.origin, self.call
+        if settle_one(self, FINISHED, None, error) and origin is not None and call is not None:
+            origin.withdraw(call)
+
+    def _begin_for_callback(self, fn: Callable[[Any], object], tell: Callable[[Future[Any]], object]) -> None:
+        """Whoever awaits what this callback of asyncio's settles waits for this; if that is for ever, `tell` fails."""
         wait = self._begin_to_wait((fn,))
         if wait is None:
             return
@@ -275,19 +302,19 @@ class Future(concurrent.futures.Future[R]):
         def fail(error: RuntimeError) -> None:
             failed: Future[Any] = Future()
             failed.set_exception(error)
-            fn(failed)
+            tell(failed)
             wait.end()
             self._leave(fn)
 
-        self._waiting.append(wait.end)
+        self._waiting.append(_EndOfWait(wait))
         wait.watch(lambda: self._state is not PENDING, fail)
 
     def _begin_for_condition(self) -> None:
         """Whoever asks for the condition waits, and nobody tells until when: for as long as this is open."""
-        if self._state is PENDING and not any(isinstance(each, _WaitOnCondition) for each in list(self._waiting)):
+        if self._state is PENDING and not any(isinstance(each, _EndOfWait) for each in list(self._waiting)):
             wait = self._begin_to_wait(None)
             if wait is not None:
-                self._waiting.append(_WaitOnCondition(wait))
+                self._waiting.append(_EndOfWait(wait))
                 if self._state is not PENDING:
                     _notify([self])
 
@@ -303,11 +330,26 @@ class Future(concurrent.futures.Future[R]):
     def _leave(self, waiter: Waiter) -> None:
         """A task that awaited it was cancelled; if nobody else waits, nobody needs it."""
         _discard(self._waiting, waiter)
-        if not any(isinstance(other, asyncio.Future | _Lock) for other in list(self._waiting)):
+        if not self._notified and all(isinstance(other, _EndOfWait) for other in list(self._waiting)):
             self.cancel()
 
 
-class _WaitOnCondition:
+class _OnLoop:
+    """A callback that is called on the event loop where it was added."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[Future[Any]], object]) -> None:
+        self.function = function
+        self._loop = loop
+
+    def __call__(self, future: Future[Any]) -> None:
+        if events._get_running_loop() is self._loop:
+            self.function(future)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.function, future)
+
+
+class _EndOfWait:
     """Among a future's callbacks: it ends a wait."""
 
     def __init__(self, wait: waiting.Wait) -> None:
@@ -467,6 +509,8 @@ def settle(outcomes: Iterable[Settling], state: str = FINISHED) -> int:
                 continue
             future._result = result
             future._exception = exception
+            if exception is not None:
+                future._trace = carpool_errors.raw(exception, "__traceback__")
             future._state = state
             waiting = future._waiting
             if len(waiting) == 1:
@@ -496,6 +540,8 @@ def _settle_locked(
             return False
         future._result = result
         future._exception = exception
+        if exception is not None:
+            future._trace = carpool_errors.raw(exception, "__traceback__")
         future._state = state
         for waiter in future._notified or ():
             if state is CANCELLED:

@@ -386,3 +386,49 @@ async def test_threads_and_tasks_that_cancel_at_once_agree(way: Way) -> None:
         for place, future in enumerate(futures):
             assert future.cancelled() or await way.outcome(future) == 2 * place
         assert sorted(called) == list(range(16))
+
+
+# --- one call that several wait for -------------------------------------------------------------------------------
+
+
+async def _abandoned(future: carpool.Future[Any]) -> None:
+    """One task waits for it, and gives up."""
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(future, 0.01)
+
+
+@every_way
+async def test_a_task_that_leaves_takes_nothing_from_a_callback(way: Way) -> None:
+    busy = Busy(way)
+    await busy.begin()
+    (shared,) = await busy.calls(1)
+    told: list[Any] = []
+    shared.add_done_callback(lambda future: told.append(future.result()))
+    await _abandoned(shared)
+    busy.gate.open()
+    assert await way.outcome(shared) == 2
+    assert told == [2]
+
+
+@every_way
+async def test_a_task_that_leaves_takes_nothing_from_who_wrapped_the_call(way: Way) -> None:
+    busy = Busy(way)
+    await busy.begin()
+    (shared,) = await busy.calls(1)
+    wrapped = asyncio.wrap_future(shared)
+    await _abandoned(shared)
+    busy.gate.open()
+    assert await asyncio.wait_for(wrapped, PATIENCE) == 2
+
+
+@every_way
+async def test_a_task_that_leaves_takes_nothing_from_a_thread_that_waits_for_several(way: Way) -> None:
+    busy = Busy(way)
+    await busy.begin()
+    (shared,) = await busy.calls(1)
+    waiting = asyncio.create_task(asyncio.to_thread(concurrent.futures.wait, [shared], PATIENCE))
+    await asyncio.sleep(0.05)  # until it waits, which nothing tells
+    await _abandoned(shared)
+    busy.gate.open()
+    done, _ = await waiting
+    assert [future.result() for future in done] == [2]

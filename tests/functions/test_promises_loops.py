@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 import uvloop
 
@@ -184,6 +186,89 @@ async def test_asyncio_wraps_gathers_shields_and_limits_it(way: Way) -> None:
     assert [each.result() for each in done] == [12]
     assert not waiting
     assert [await each for each in asyncio.as_completed([await way.run(lambda: function(7))])] == [14]
+
+
+async def _wait(function: Any) -> list[int]:
+    done, left = await asyncio.wait([function(1), function(2)])
+    assert not left
+    return [each.result() for each in done]
+
+
+async def _wait_for_the_first(function: Any) -> list[int]:
+    done, left = await asyncio.wait([function(1), function(2)], return_when=asyncio.FIRST_COMPLETED)
+    return [*[each.result() for each in done], *[await each for each in left]]
+
+
+async def _as_completed(function: Any) -> list[int]:
+    return [await each for each in asyncio.as_completed([function(1), function(2)])]
+
+
+async def _wait_for(function: Any) -> list[int]:
+    return [await asyncio.wait_for(function(each), PATIENCE) for each in (1, 2)]
+
+
+async def _task_group(function: Any) -> list[int]:
+    async def one(item: int) -> int:
+        result: int = await function(item)
+        return result
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(item)) for item in (1, 2)]
+    return [task.result() for task in tasks]
+
+
+@every_kind
+@every_loop
+@pytest.mark.parametrize("ask", [_wait, _wait_for_the_first, _as_completed, _wait_for, _task_group])
+def test_what_takes_awaitables_takes_calls(way: Way, new_loop: NewLoop, ask: Any) -> None:
+    """With nothing else on the loop, which would wake it up."""
+    function = way.batched(double)
+
+    async def main() -> list[int]:
+        async with asyncio.timeout(PATIENCE):
+            return sorted(await ask(function))
+
+    assert run(new_loop, main()) == [2, 4]
+
+
+@every_kind
+@every_loop
+def test_a_loop_runs_until_a_call_is_answered(way: Way, new_loop: NewLoop) -> None:
+    loop = new_loop()
+    try:
+        assert loop.run_until_complete(way.batched(double)(1)) == 2
+    finally:
+        loop.close()
+
+
+@every_kind
+async def test_what_takes_coroutines_says_that_a_call_is_none(way: Way) -> None:
+    function = way.batched(double)
+    async with asyncio.TaskGroup() as group:
+        with pytest.raises(TypeError, match="a coroutine was expected"):
+            group.create_task(function(1))  # type: ignore[arg-type]
+    async with anyio.create_task_group() as nursery:
+        with pytest.raises(TypeError, match="to return a coroutine"):
+            nursery.start_soon(function, 1)
+    with pytest.raises(RuntimeError, match=r"run\(\) cannot be called|event loop"):
+        asyncio.run(function(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="asyncio.run takes any awaitable")
+@every_kind
+def test_asyncio_run_says_that_a_call_is_no_coroutine(way: Way) -> None:
+    with pytest.raises(ValueError, match="a coroutine was expected"):
+        asyncio.run(way.batched(double)(1))  # type: ignore[arg-type]
+
+
+@every_way
+async def test_waiting_without_success_leaves_the_call_alone(way: Way) -> None:
+    gate = Gate()
+    future = await way.run(lambda: way.batched(double, gate=gate)(1))
+    done, left = await asyncio.wait([future], timeout=0.001)
+    assert (done, left) == (set(), {future})
+    gate.open()
+    assert await way.outcome(future) == 2
 
 
 @every_way
