@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from carpool.functions.stats import Stats
     from carpool.functions.streams import END, End, Stream
     from carpool.functions.views import Batched, BatchedStream
-    from carpool.workers.errors import WorkerDied
+    from carpool.workers.errors import RemoteError, WorkerDied
     from carpool.workers.pool import processes
 
 __version__ = "0.1.0"
@@ -46,15 +46,15 @@ _HOMES = {
     "carpool.functions.merging": ("Merge",),
     "carpool.functions.stats": ("Stats",),
     "carpool.functions.streams": ("END", "End", "Stream"),
-    "carpool.workers.errors": ("WorkerDied",),
+    "carpool.workers.errors": ("RemoteError", "WorkerDied"),
     "carpool.workers.pool": ("processes",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # a test holds that these are all of them
     "END", "LRU", "BatchFailed", "Batched", "BatchedStream", "CarpoolError", "Closed", "DeadlineExceeded", "End",
-    "Future", "Merge", "NotIsolated", "Overloaded", "PayloadTooLarge", "Stats", "Stream", "WorkerDied", "WouldBeLate",
-    "WrongLength", "WrongResult", "arrays", "batch", "batched", "inline", "processes",
+    "Future", "Merge", "NotIsolated", "Overloaded", "PayloadTooLarge", "RemoteError", "Stats", "Stream", "WorkerDied",
+    "WouldBeLate", "WrongLength", "WrongResult", "arrays", "batch", "batched", "inline", "processes",
 ]  # fmt: skip
 
 

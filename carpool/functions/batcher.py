@@ -27,7 +27,7 @@ from typing import Any
 
 from carpool import errors
 from carpool.functions import errors as failures
-from carpool.functions import futures, hosts, inline, options, stats, waiting, work
+from carpool.functions import futures, hosts, inline, options, stats, streams, waiting, work
 from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, messages, policy, scheduler, window
 from carpool.scheduling import backlog as backlogs
@@ -104,7 +104,7 @@ class Batcher:
         self._most = most
         self._learns_in_flight = learns_in_flight
         self.clock = clock
-        self._is_closed = False
+        self._is_closed = self._is_hurrying = False
         self._start()
         _live.add(self)
         stats.live.add(self)
@@ -382,6 +382,7 @@ class Batcher:
             before.forget()
 
     def _hurry(self) -> None:
+        self._is_hurrying = True
         self.limits.max_latency = 0.0
         self.driver.limits_changed()
 
@@ -439,7 +440,12 @@ class Batcher:
 
     def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Have a batch computed."""
-        return self.host.begin(work.Work(batch, self.options, self.recorder), done)
+        return self.host.begin(work.Work(batch, self.options, self.recorder, self._most_ahead), done)
+
+    def _most_ahead(self) -> float:
+        if self.core.draining or self._is_hurrying:
+            return math.inf
+        return streams.MOST_AHEAD if self.core.waiting_rows else streams.AHEAD
 
     def answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
         """Results; callers get them once the lock is free."""

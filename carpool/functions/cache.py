@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar, overload
 
+from carpool.functions import options
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 D = TypeVar("D")
@@ -36,16 +38,9 @@ class LRU(Generic[K, V]):
     def __init__(
         self, maxsize: int = 1024, ttl: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if isinstance(maxsize, bool) or not isinstance(maxsize, int):
-            raise TypeError(f"maxsize must be a whole number, not {maxsize!r}")
-        if maxsize < 1:
-            raise ValueError(f"maxsize must be at least 1, not {maxsize}")
-        if isinstance(ttl, bool) or not isinstance(ttl, int | float | None):
-            raise TypeError(f"ttl must be a number, or None for none, not {ttl!r}")
-        if ttl is not None and not 0 < ttl < math.inf:
-            raise ValueError(f"ttl must be more than 0 seconds, or None for none, not {ttl!r}")
-        self.maxsize = maxsize
-        self.ttl = ttl
+        self.maxsize = options.whole("maxsize", maxsize, 1)
+        checked = None if ttl is None else options.number("ttl", ttl, "a number, or None for none")
+        self.ttl = options.seconds("ttl", checked)
         self._clock = clock
         self._start()
         _caches.add(self)

@@ -12,15 +12,19 @@ import enum
 import functools
 import inspect
 import itertools
+import sys
 import threading
 import weakref
 from asyncio import AbstractEventLoop, events
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from carpool.functions import batcher, futures, hosts, options, stats, work
+from carpool import errors as carpool_errors
+from carpool.functions import batcher, futures, hosts, options, stats, streams, work
 from carpool.functions import errors as failures
 from carpool.runtime import driver
+from carpool.workers import errors as worker_errors
+from carpool.workers import pool
 
 # So many combinations of arguments are remembered as checked; those with other values would keep these.
 _MOST_KNOWN = 1024
@@ -67,24 +71,26 @@ class Binding(enum.Enum):
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:
-    """Of which kind a function is: by its own definition or, if that tells nothing, by what it wraps."""
-    if hasattr(function, "workers"):
+    """Of which kind a function is, as it tells itself: what it may wrap runs as it pleases."""
+    if isinstance(function, pool.Processes):
         return Kind.PROCESSES
-    found: Any = function
-    while found is not None:
-        plain = found
-        while isinstance(plain, functools.partial):
-            plain = plain.func
-        if not inspect.isroutine(plain) and not isinstance(plain, type):
-            plain = type(plain).__call__
-        if inspect.isasyncgenfunction(plain):
+    plain: Any = function
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    own_call = None if inspect.isroutine(plain) or isinstance(plain, type) else type(plain).__call__
+    for each in (plain, own_call):
+        if inspect.isasyncgenfunction(each):
             return Kind.ASYNC_GENERATOR
-        if inspect.iscoroutinefunction(plain):
+        if inspect.iscoroutinefunction(each) or _is_marked(each):
             return Kind.COROUTINE
-        if inspect.isgeneratorfunction(plain):
+        if inspect.isgeneratorfunction(each):
             return Kind.GENERATOR
-        found = getattr(plain, "__wrapped__", None)
     return Kind.PLAIN
+
+
+def _is_marked(function: Any) -> bool:
+    """Whether something that is no coroutine function says that it acts like one; `inspect` knows from 3.12 on."""
+    return sys.version_info < (3, 12) and asyncio.iscoroutinefunction(function)
 
 
 class Function:
@@ -345,6 +351,20 @@ def compute(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
         batch.forget()
 
 
+def compute_there(function: pool.Processes[..., Any], batch: work.Work) -> driver.Outcome:
+    """As `compute`, in another process."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except worker_errors.WorkerDied as error:
+            if carpool_errors.raw(error, "__cause__") is None:  # else the model raised it, of another pool
+                batch.own_error = error
+            raise
+
+    return compute(call, batch)
+
+
 async def compute_async(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
     """Await a function that returns a list. Raises CancelledError only if its task was cancelled."""
     try:
@@ -365,6 +385,7 @@ async def compute_async(function: Callable[..., Any], batch: work.Work) -> drive
 def generate(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
     """Run a function that yields lists, and hand each list out. It is closed early if nobody reads any more."""
     context, tags, rows = batch.context(), batch.tags, batch.batch.rows
+    pace = streams.Pace(tags, batch.most_ahead)
     has_begun = False
     try:
         steps: Iterator[Any] = context.run(batch.call, function)
@@ -375,6 +396,7 @@ def generate(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
                 break
             _hand_out(tags, batch.shares(step))
             has_begun = True
+            pace.wait()
         else:
             context.run(steps.close)  # type: ignore[attr-defined]
         return [None] * rows
@@ -388,6 +410,7 @@ def generate(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
 async def generate_async(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
     """As `generate`, for an async generator."""
     tags, rows = batch.tags, batch.batch.rows
+    pace = streams.Pace(tags, batch.most_ahead)
     has_begun = False
     try:
         steps: AsyncGenerator[Any, None] = batch.call(function)
@@ -395,6 +418,7 @@ async def generate_async(function: Callable[..., Any], batch: work.Work) -> driv
             async for step in steps:
                 _hand_out(tags, batch.shares(step))
                 has_begun = True
+                await pace.wait_async()
                 if not any(tag.is_open for tag in tags):
                     break
         return [None] * rows
@@ -429,7 +453,7 @@ def _is_being_cancelled() -> bool:
 
 _COMPUTES: Mapping[Kind, Callable[..., Any]] = {
     Kind.PLAIN: compute,
-    Kind.PROCESSES: compute,
+    Kind.PROCESSES: compute_there,
     Kind.GENERATOR: generate,
     Kind.COROUTINE: compute_async,
     Kind.ASYNC_GENERATOR: generate_async,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import inspect
 import itertools
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict
@@ -59,27 +62,39 @@ class Options:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        whole, seconds = _check_whole, _check_seconds
-        whole("max_batch_size", self.max_batch_size, 1, _MOST_ITEMS)
-        seconds("max_latency", self.max_latency, allows_zero=True)
-        seconds("slo", self.slo)
-        seconds("timeout", self.timeout)
+        self._keep("max_batch_size", whole, 1, _MOST_ITEMS)
+        self._keep("max_latency", seconds, allows_zero=True)
+        self._keep("slo", seconds)
+        self._keep("timeout", seconds)
         if self.max_in_flight is not None:
-            whole("max_in_flight", self.max_in_flight, 1, _MOST_IN_FLIGHT)
+            self._keep("max_in_flight", whole, 1, _MOST_IN_FLIGHT)
         if self.max_queue is not None:
-            whole("max_queue", self.max_queue, 1, None)
-        whole("small_batch_threshold", self.small_batch_threshold, 0, _MOST_ITEMS)
+            self._keep("max_queue", whole, 1)
+        self._keep("small_batch_threshold", whole, 0, _MOST_ITEMS)
         self._check_cost()
         object.__setattr__(self, "allowed_batch_sizes", self._checked_sizes())
         self._check_isolate()
         _check_type("dedupe", self.dedupe, bool)
         if self.name is not None:
             _check_type("name", self.name, str)
-        if self.cache is not None and not (
-            callable(getattr(self.cache, "get", None)) and callable(getattr(self.cache, "set", None))
-        ):
-            raise TypeError(f"cache must have the methods get and set; {type(self.cache).__name__} does not")
+        self._check_cache()
         self._check_merge()
+
+    def _keep(self, name: str, check: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Keep an option as what a check makes of it."""
+        object.__setattr__(self, name, check(name, getattr(self, name), *args, **kwargs))
+
+    def _check_cache(self) -> None:
+        if self.cache is None:
+            return
+        methods = [getattr(self.cache, name, None) for name in ("get", "set")]
+        if not all(map(callable, methods)):
+            raise TypeError(f"cache must have the methods get and set; {type(self.cache).__name__} does not")
+        if any(map(inspect.iscoroutinefunction, methods)):
+            raise TypeError(
+                f"cache must have plain methods, as it is asked at the call; those of {type(self.cache).__name__} are "
+                "coroutine functions: await it yourself, and call the function for what it does not have"
+            )
 
     def _check_cost(self) -> None:
         if self.cost is not None and not callable(self.cost):
@@ -87,7 +102,7 @@ class Options:
         if (self.cost is None) != (self.max_batch_cost is None):
             raise ValueError("cost and max_batch_cost go together: the one measures what the other bounds")
         if self.max_batch_cost is not None:
-            _check_number("max_batch_cost", self.max_batch_cost)
+            self._keep("max_batch_cost", number)
             if not self.max_batch_cost > 0:
                 raise ValueError(f"max_batch_cost must be more than 0, not {self.max_batch_cost!r}")
 
@@ -95,9 +110,7 @@ class Options:
         sizes = self.allowed_batch_sizes
         if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
             raise TypeError(f"allowed_batch_sizes must be a list of whole numbers, not {sizes!r}")
-        found = tuple(sizes)
-        for size in found:
-            _check_whole("allowed_batch_sizes", size, 1, _MOST_ITEMS)
+        found = tuple([whole("allowed_batch_sizes", size, 1, _MOST_ITEMS) for size in sizes])
         if any(small >= large for small, large in itertools.pairwise(found)):
             raise ValueError(f"allowed_batch_sizes must ascend, not {list(found)}")
         if found and found[-1] != self.max_batch_size:
@@ -202,10 +215,13 @@ def costed(cost: Callable[[Any], float], payload: Sequence[Any], rows: int) -> C
     made = Costed(payload)
     costs: list[float] = []
     for item in payload:
-        found = cost(item)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
-            raise ValueError(f"cost must return a number of at least 0 for an item, not {found!r}")
-        costs.append(found)
+        returned = cost(item)
+        try:
+            costs.append(found := number("cost", returned))
+        except TypeError:
+            found = -1.0
+        if not 0 <= found < math.inf:
+            raise ValueError(f"cost must return a number of at least 0 for an item, not {returned!r}")
     made.costs = costs if rows == len(payload) else [costs[0] / rows] * rows
     return made
 
@@ -215,39 +231,49 @@ def row_costs(payload: Costed, start: int, stop: int) -> Sequence[float]:
     return payload.costs[start:stop]
 
 
-def check_timeout(value: float | None, *, allows_zero: bool = False) -> None:
-    """Raises TypeError or ValueError unless this is a timeout in seconds, or None."""
-    _check_seconds("timeout", value, allows_zero=allows_zero)
-
-
-def check_priority(value: int) -> None:
-    """Raises TypeError or ValueError unless this is a level of priority."""
-    _check_whole("priority", value, _LOWEST, _HIGHEST)
-
-
 def _check_type(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be of type {kind.__name__}, not {value!r}")
 
 
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, not {value!r}")
+# --- numbers, of Python's own kinds or of numpy's and others'; what is returned is Python's -------------------------
+
+_TRUTH = ("bool", "bool_")
 
 
-def _check_whole(name: str, value: object, least: int, most: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def number(name: str, value: Any, what: str = "a number") -> float:
+    """A number. Raises TypeError that says what is expected for what is none."""
+    with contextlib.suppress(TypeError):
+        if type(value).__name__ not in _TRUTH and hasattr(type(value), "__float__"):
+            return value if type(value) in (int, float) else float(value)
+    raise TypeError(f"{name} must be {what}, not {value!r}")
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number from `least` to `most`. Raises TypeError and ValueError."""
+    try:
+        found = None if type(value).__name__ in _TRUTH else operator.index(value)
+    except TypeError:
+        found = None
+    if found is None:
         raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least or (most is not None and value > most):
+    if found < least or (most is not None and found > most):
         allowed = f"from {least} to {most}" if most is not None else f"at least {least}"
-        raise ValueError(f"{name} must be {allowed}, not {value}")
+        raise ValueError(f"{name} must be {allowed}, not {found}")
+    return found
 
 
-def _check_seconds(name: str, value: object, *, allows_zero: bool = False) -> None:
+def seconds(name: str, value: Any, *, allows_zero: bool = False) -> float | None:
+    """A finite time, or None. Raises TypeError and ValueError."""
     if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds or None, not {value!r}")
-    if not (value >= 0 if allows_zero else value > 0) or math.isinf(value):
+        return None
+    found = number(name, value, "a number of seconds or None")
+    if not (found >= 0 if allows_zero else found > 0) or math.isinf(found):
         least = "0 or more" if allows_zero else "more than 0"
         raise ValueError(f"{name} must be {least} seconds, or None for none, not {value!r}")
+    return found
+
+
+def priority(value: Any) -> int:
+    """A level of priority. Raises TypeError and ValueError."""
+    return whole("priority", value, _LOWEST, _HIGHEST)

@@ -1,15 +1,17 @@
 """What a call of a batched generator returns: results as they come, for one caller.
 
 The function works on all items of a batch step by step; each step's results go to their streams. A stream that nobody
-reads any more is let go, and disturbs no other; the function ends early once all of them are.
+reads any more is let go, and disturbs no other; the function ends early once all of them are. It runs ahead of the
+reader that is furthest by so many steps at most: results that are not read yet take memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from carpool.functions import errors, futures, waiting
@@ -30,6 +32,15 @@ END: Final = End.END
 """In place of a result: this item's stream ends here, while those of other items of the batch go on."""
 
 
+AHEAD = 64
+"""Steps by which a function runs ahead of its readers."""
+MOST_AHEAD = 1024
+"""The same while other calls wait for the place that it holds."""
+
+# Seconds after which a function that waits for its readers looks whether others wait for it.
+_LOOK = 0.25
+
+
 class Channel:
     """Carries results from the function to one stream, from any thread to any other."""
 
@@ -42,6 +53,15 @@ class Channel:
         self.is_open = True
         self.error: Exception | None = None
         self.waiting: deque[futures.Future[None]] = deque()
+        self.on_move: Callable[[], object] | None = None
+        """Called when a result was read, and when nobody reads any more."""
+
+    def take(self) -> Any:
+        """The next result. Raises IndexError if there is none."""
+        result = self.results.popleft()
+        if self.on_move is not None:
+            self.on_move()
+        return result
 
     def push(self, result: Any) -> None:
         """One more result, which may be `END` or an exception of this item's."""
@@ -83,6 +103,8 @@ class Channel:
             self.is_open = False
             self.call = self.origin = None
         self._wake()
+        if self.on_move is not None:
+            self.on_move()
 
     def _wake(self) -> None:
         while self.waiting:
@@ -90,6 +112,46 @@ class Channel:
                 waiter = self.waiting.popleft()
             except IndexError:
                 break
+            futures.settle_one(waiter, futures.FINISHED, None, None)
+
+
+class Pace:
+    """Holds a function back that is ahead of all its readers; `most_ahead` tells by how many steps it may be."""
+
+    # Mutable state: what the function waits for, while it does.
+    def __init__(self, channels: Sequence[Channel], most_ahead: Callable[[], float]) -> None:
+        self._channels = channels
+        self._most_ahead = most_ahead
+        self._waiter: futures.Future[None] | None = None
+        for channel in channels:
+            channel.on_move = self._go_on
+
+    def wait(self) -> None:
+        """Return once the next step is wanted."""
+        while (waiter := self._next_waiter()) is not None:
+            with contextlib.suppress(TimeoutError):
+                waiter.result(_LOOK)
+
+    async def wait_async(self) -> None:
+        """The same in a task."""
+        while (waiter := self._next_waiter()) is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await waiter
+
+    def _next_waiter(self) -> futures.Future[None] | None:
+        if not self._is_ahead():
+            return None
+        waiter = self._waiter = futures.Future[None]()
+        return waiter if self._is_ahead() else None  # a reader may have moved before it was there
+
+    def _is_ahead(self) -> bool:
+        waiting = [len(channel.results) for channel in self._channels if channel.is_open]
+        return min(waiting, default=0) >= AHEAD and min(waiting) >= self._most_ahead()
+
+    def _go_on(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
             futures.settle_one(waiter, futures.FINISHED, None, None)
 
 
@@ -147,7 +209,7 @@ class Stream(Generic[R]):
         channel = self._channel
         is_open = channel.is_open  # before the results are looked at: what was pushed before the end is there
         with contextlib.suppress(IndexError):
-            return (channel.results.popleft(),)
+            return (channel.take(),)
         if is_open:
             return None
         error, channel.error = channel.error, None

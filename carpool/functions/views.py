@@ -7,7 +7,9 @@ list and for those that yield lists, are views: of the function, one instance, a
 from __future__ import annotations
 
 import contextvars
+import copy
 import functools
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
@@ -17,6 +19,7 @@ from carpool.functions import function as functions
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
+V = TypeVar("V", bound="View")
 
 
 class View:
@@ -24,6 +27,8 @@ class View:
 
     def __init__(self, function: functions.Function) -> None:
         functools.update_wrapper(cast(Any, self), function.plain, updated=())
+        if getattr(function.plain, "__isabstractmethod__", False) is True:
+            self.__isabstractmethod__ = True  # which a class of `abc` asks its attributes for
         self._function = function
         self._site = function.site()
         self._owner: object = None
@@ -47,12 +52,10 @@ class View:
         `return_exceptions` the items of a `map` are as many calls, and an exception stands in place of the result of
         each that failed.
         """
-        options.check_timeout(timeout)
-        if priority is not None:
-            options.check_priority(priority)
+        seconds = options.seconds("timeout", timeout)
         return self._with(
-            _timeout=self._timeout if timeout is None else timeout,
-            _priority=self._priority if priority is None else priority,
+            _timeout=self._timeout if seconds is None else seconds,
+            _priority=self._priority if priority is None else options.priority(priority),
             _returns_exceptions=self._returns_exceptions if return_exceptions is None else return_exceptions,
         )
 
@@ -72,7 +75,7 @@ class View:
 
         What is not within `timeout` seconds is refused as `Closed`. Of a method: for this instance.
         """
-        options.check_timeout(timeout, allows_zero=True)
+        timeout = options.seconds("timeout", timeout, allows_zero=True)
         if self._owner is not None and self._site.is_for_all:
             raise TypeError(
                 f"{type(self._owner).__name__} has no __weakref__ slot, so all its instances share the batches of "
@@ -96,10 +99,42 @@ class View:
         whose = "" if self._owner is None else f" of {self._owner!r}"
         return f"<carpool.{type(self).__name__} {self._function.name}{whose}>"
 
-    def __reduce__(self) -> str:
-        if self._owner is not None or self._timeout is not None or self._priority or self._returns_exceptions:
-            raise TypeError(f"{self!r} cannot be pickled; the function itself can, by its name")
-        return cast(str, self.__qualname__)  # type: ignore[attr-defined] # by `update_wrapper`
+    def _identity(self) -> tuple[Any, ...]:
+        return id(self._function), id(self._owner), self._timeout, self._priority, self._returns_exceptions
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, View) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    # --- copies ------------------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Of a method whose object is copied, that of the copy; else the same."""
+        owner, plain = copy.deepcopy((self._owner, self._function.plain), memo)
+        if owner is not self._owner:
+            return self._bound(owner)
+        if plain is self._function.plain:
+            return self
+        return _made_of(type(self), plain, self._function.options, self._function.binding)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By its name if a module has it; of an instance, by that; else as the parts that it is made of."""
+        state = {name: getattr(self, name) for name in ("_timeout", "_priority", "_returns_exceptions")}
+        name = getattr(self, "__qualname__", "")
+        if self._owner is not None:
+            return getattr, (self._owner, name.rpartition(".")[-1]), state
+        named: Any = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            named = getattr(named, part, None)
+        if not isinstance(named, View) or named._function is not self._function:
+            parts = type(self), self._function.plain, self._function.options, self._function.binding
+            return _made_of, parts, state
+        return name if named == self else (View._with, (named,), state)
 
     # --- methods -----------------------------------------------------------------------------------------------
 
@@ -162,6 +197,10 @@ class View:
     def _is_method_itself(self) -> bool:
         """Whether this is a method, and no instance's."""
         return self._owner is None and self._function.binding.takes_owner
+
+
+def _made_of(kind: type[V], plain: Any, chosen: options.Options, binding: functions.Binding) -> V:
+    return kind(functions.Function(plain, chosen, binding))
 
 
 class Batched(View, Generic[P, T, R]):

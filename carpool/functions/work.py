@@ -80,15 +80,25 @@ class Call(driver.Call):
 class Work:
     """A batch with its items, as they were when it left."""
 
-    __slots__ = ("_first", "_index", "_options", "_recorder", "batch", "counts", "items")
+    __slots__ = ("_first", "_index", "_options", "_recorder", "batch", "counts", "items", "most_ahead", "own_error")
 
-    def __init__(self, batch: messages.Batch, chosen: options.Options, recorder: stats.Recorder) -> None:
+    def __init__(
+        self,
+        batch: messages.Batch,
+        chosen: options.Options,
+        recorder: stats.Recorder,
+        most_ahead: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        """`most_ahead` tells by how many steps a function that yields may be ahead of its readers."""
         self.batch = batch
+        self.most_ahead = most_ahead
         batch.about = waiting.Waits()
         self._options = chosen
         self._recorder = recorder
         self._first: Call = batch.parts[0].request  # type: ignore[assignment] # what a driver is given are calls
         self._index: list[int] | None = None  # where each item stands among those that differ
+        self.own_error: errors.UpstreamError | None = None
+        """What this batch failed with, if nobody's item can be at fault; set it before it is raised."""
         self.counts: list[int] = []
         self.items: list[Any] = []
         if chosen.merge is None:
@@ -150,15 +160,20 @@ class Work:
 
     def shares(self, returned: Any) -> Sequence[Any]:
         """One result for each item. Raises `WrongResult`."""
-        if self._options.merge is not None:
-            return merging.split(self._options.merge, returned, self.counts, self.items)
         index = self._index
-        results = check_list(returned, self.batch.rows if index is None else max(index) + 1)
+        try:
+            if self._options.merge is not None:
+                return merging.split(self._options.merge, returned, self.counts, self.items)
+            results = check_list(returned, self.batch.rows if index is None else max(index) + 1)
+        except failures.WrongResult as error:
+            self.own_error = error
+            raise
         return results if index is None else [results[place] for place in index]
 
     def forget(self) -> None:
         """Let go of everything: the frames of a traceback lead here."""
         self.items = self.counts = []
+        self.own_error = None
         del self.batch, self._first
 
     def cancelled(self) -> errors.CarpoolError:
@@ -167,9 +182,8 @@ class Work:
 
     def raised(self, error: BaseException) -> errors.CarpoolError:
         """What it means that the function raised."""
-        kind = type(error)
-        if issubclass(kind, errors.UpstreamError) and kind.__module__.startswith("carpool."):
-            return cast(errors.UpstreamError, error)  # which says what may be done; others' subclasses may say anything
+        if error is self.own_error:
+            return self.own_error
         trace = _of_the_function(errors.raw(error, "__traceback__"))
         errors.put(error, "__traceback__", trace)
         if failures.is_out_of_memory(error) and self._options.isolates(error):
@@ -229,6 +243,8 @@ class Shares:
 
 def check_list(returned: Any, wanted: int) -> Sequence[Any]:
     """What a function returned, if it is a list of so many results. Raises `WrongResult` that says what it is."""
+    if hasattr(type(returned), "iloc"):  # of pandas; as a list, a DataFrame is its columns
+        returned = [returned.iloc[place] for place in range(len(returned))]
     is_listlike = hasattr(returned, "__len__") and hasattr(returned, "__getitem__") and not hasattr(returned, "keys")
     if isinstance(returned, _NO_LISTS) or not is_listlike:
         hint = ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
+import fractions
 from typing import Any
 
+import numpy as np
 import pytest
 
 import carpool
@@ -12,6 +15,12 @@ from carpool.functions import options
 
 class NoCache:
     def get(self, key: object) -> None: ...
+
+
+class AsyncCache:
+    async def get(self, key: object) -> None: ...
+
+    async def set(self, key: object, value: object) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -35,6 +44,7 @@ class NoCache:
         ("isolate", "ValueError", "isolate must be True, False or exception types"),
         ("dedupe", 1, "dedupe must be of type bool, not 1"),
         ("cache", NoCache(), "cache must have the methods get and set; NoCache does not"),
+        ("cache", AsyncCache(), "cache must have plain methods, as it is asked at the call; those of AsyncCache are"),
         ("cost", 3, "cost must be a function of an item, not 3"),
         ("cost", len, "cost and max_batch_cost go together"),
         ("max_batch_cost", 3, "cost and max_batch_cost go together"),
@@ -78,3 +88,24 @@ def test_a_call_with_arguments_that_the_function_does_not_take_raises_at_once() 
         double(1, to=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="argument by of a batched function must be hashable"):
         double(1, by=[])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64, fractions.Fraction, decimal.Decimal])
+def test_numbers_of_other_kinds_are_numbers(kind: Any) -> None:
+    chosen = options.Options(max_latency=kind(1), slo=kind(2), timeout=kind(3), cost=kind, max_batch_cost=kind(4))
+    found = (chosen.max_latency, chosen.slo, chosen.timeout, chosen.max_batch_cost)
+    assert found == (1, 2, 3, 4)
+    assert {type(each) for each in found} <= {int, float}
+    assert options.costed(kind, [3], 1).costs == [3]
+
+
+def test_whole_numbers_of_other_kinds_are_whole_numbers() -> None:
+    chosen = options.Options(max_batch_size=np.int64(8), allowed_batch_sizes=[np.uint8(4), np.int32(8)])
+    assert (chosen.max_batch_size, chosen.allowed_batch_sizes) == (8, (4, 8))
+    assert {type(each) for each in (chosen.max_batch_size, *chosen.allowed_batch_sizes)} == {int}
+    assert carpool.LRU(np.int64(3), ttl=np.float32(1)).maxsize == 3
+    for truth in (np.bool_(True), True):
+        with pytest.raises(TypeError, match="max_batch_size must be a whole number"):
+            options.Options(max_batch_size=truth)
+        with pytest.raises(ValueError, match="cost must return a number"):
+            options.costed(lambda _, truth=truth: truth, [1], 1)

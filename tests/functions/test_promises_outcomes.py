@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import ctypes
+import gc
 import threading
+import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -423,3 +427,87 @@ async def test_a_callback_runs_once_also_if_it_raises_and_the_next_one_runs_too(
     future.add_done_callback(lambda done: called.append("late"))
     assert called == ["bad", 2, "late"]
     assert await way.outcome(await way.run(lambda: function(2))) == 4
+
+
+# --- failures that are handed on, and failures that are kept ------------------------------------------------------
+
+
+def _too_short(items: list[Any]) -> list[Any]:
+    return [] if 13 in items else items
+
+
+def _exits(items: list[Any]) -> list[Any]:
+    if 13 in items:
+        raise SystemExit(1)
+    return items
+
+
+@every_way
+@pytest.mark.parametrize(("body", "error"), [(_too_short, carpool.WrongLength), (_exits, carpool.BatchFailed)])
+async def test_what_an_inner_function_failed_with_is_one_items_fault_and_not_everybodys(
+    way: Way, body: Callable[..., Any], error: type[Exception]
+) -> None:
+    inner = carpool.batched(body, max_batch_size=1)
+
+    def ask(items: list[Any]) -> list[Any]:
+        return [inner(item).result(PATIENCE) for item in items]
+
+    outer = Way("def", way.caller).batched(ask, **TOGETHER)
+    if way.kind == "async def":
+
+        async def ask_async(items: list[Any]) -> list[Any]:
+            return [await inner(item) for item in items]
+
+        outer = carpool.batched(ask_async, **TOGETHER)
+    assert kinds(await way.call_all(outer, [1, 13, 2])) == [1, error, 2]
+
+
+@every_way
+async def test_an_exception_that_is_raised_again_and_again_does_not_grow(way: Way) -> None:
+    future = await way.run(lambda: way.batched(raising(ValueError("no")))(1))
+
+    async def ask() -> weakref.ref[Any]:
+        mine = Recorded(double)  # what a frame keeps that the traceback leads to
+        with contextlib.suppress(ValueError):
+            if way.caller == "task":
+                await future
+            else:
+                await asyncio.to_thread(future.result, PATIENCE)
+        return weakref.ref(mine)
+
+    kept = [await ask() for _ in range(20)]
+    assert isinstance(future.exception(), ValueError)
+    depth = len(list(traceback.walk_tb(future.exception().__traceback__)))  # type: ignore[union-attr]
+    await ask()
+    assert len(list(traceback.walk_tb(future.exception().__traceback__))) == depth  # type: ignore[union-attr]
+    gc.collect()
+    assert sum(each() is not None for each in kept) <= 1
+
+
+class Frame:
+    """As a table of pandas: its rows are looked up by `iloc`, and as a list it is the names of its columns."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    @property
+    def iloc(self) -> list[Any]:
+        return self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, column: str) -> Any:
+        raise KeyError(column)
+
+    def __iter__(self) -> Any:
+        return iter(["column"])
+
+    def keys(self) -> list[str]:
+        return ["column"]
+
+
+@every_way
+async def test_a_table_is_the_list_of_its_rows(way: Way) -> None:
+    function = way.batched(lambda items: Frame(double(items)), **TOGETHER)
+    assert await way.call_all(function, [1, 2, 3]) == [2, 4, 6]

@@ -14,6 +14,7 @@ import pytest
 
 import carpool
 from carpool import END
+from carpool.functions.streams import AHEAD, MOST_AHEAD
 from tests.functions.ways import PATIENCE, Way, kinds
 
 pytestmark = pytest.mark.both_loops
@@ -369,3 +370,74 @@ async def test_a_stream_past_its_time_ends_with_that(streams: Streams) -> None:
     release.set()
     if streams.way.kind == "async def":
         await function.close(timeout=0.001)
+
+
+# --- readers that are slower than the function --------------------------------------------------------------------
+
+
+def _counting(steps: list[int]) -> Any:
+    def body(items: list[Any]) -> Iterator[list[int]]:
+        for step in range(20 * MOST_AHEAD):
+            steps.append(step)
+            yield [step for _ in items]
+
+    return body
+
+
+async def _settled(steps: list[int]) -> int:
+    """How many steps were made once no more are."""
+    count = -1
+    while count != len(steps):
+        count = len(steps)
+        await asyncio.sleep(0.05)
+    return count
+
+
+@every_way
+async def test_a_function_waits_for_who_reads_its_stream(streams: Streams) -> None:
+    steps: list[int] = []
+    function = streams.batched(_counting(steps))
+    stream = await streams.way.run(lambda: function(1))
+    reader = iter(stream)
+    for place in range(10):
+        assert await asyncio.to_thread(next, reader) == place
+    assert await _settled(steps) <= 10 + AHEAD + 1
+    assert await asyncio.to_thread(next, reader) == 10
+    stream.close()
+
+
+@every_way
+async def test_a_stream_that_nobody_reads_delays_no_other_of_its_batch(streams: Streams) -> None:
+    steps: list[int] = []
+    function = streams.batched(_counting(steps), **TOGETHER)
+    slow, fast, leaves = await streams.way.run(lambda: function.map([1, 2, 3]))
+    leaves.close()
+    reader = iter(fast)
+    for place in range(4 * AHEAD):
+        assert await asyncio.to_thread(next, reader) == place
+    fast.close()
+    assert await _settled(steps) >= 4 * AHEAD
+    slow.close()
+
+
+@every_way
+async def test_who_does_not_read_does_not_keep_a_function_from_others_for_good(streams: Streams) -> None:
+    def body(items: list[Any]) -> Iterator[list[int]]:
+        for step in range(2 * AHEAD):
+            yield [step for _ in items]
+
+    function = streams.batched(body, max_in_flight=1, max_batch_size=1)
+    unread, read = await streams.way.run(lambda: function.map([1, 2]))
+    assert len(await streams.read(read)) == len(await streams.read(unread)) == 2 * AHEAD
+
+
+@every_way
+async def test_closing_does_not_wait_for_readers(streams: Streams) -> None:
+    def body(items: list[Any]) -> Iterator[list[int]]:
+        for step in range(2 * AHEAD):
+            yield [step for _ in items]
+
+    function = streams.batched(body)
+    stream = await streams.way.run(lambda: function(1))
+    await asyncio.wait_for(function.close(), PATIENCE)
+    assert len(await streams.read(stream)) == 2 * AHEAD
