@@ -43,7 +43,9 @@ BELOW_BATCHING = {
     "carpool_sidecar.recording.ring",
     "carpool_sidecar.turns",
     "carpool_sidecar.files",
+    "carpool_sidecar.caches",
 }
+REMEMBERED = {"carpool_sidecar.caches"}
 FOR_THE_COMPILER = {"carpool.compiled.mypyc_attr"}
 LIVE_CLIENT = {"carpool_sidecar.admin_client", "carpool_sidecar.live.events_client"}
 
@@ -117,12 +119,13 @@ LAYERS = {
     ),
     "carpool_sidecar.recording.file": Layer({"carpool_sidecar.recording", "carpool.program.logs"}, STDLIB),
     "carpool_sidecar.errors": Layer({"carpool.errors"}, PURE),
+    "carpool_sidecar.caches": Layer(set(), PURE | {"weakref"}),
     "carpool_sidecar.protocols": Layer(
-        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED,
         STDLIB - IO | {"msgspec"},
     ),
     "carpool_sidecar.protocols.lists": Layer(
-        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED,
         PURE | TEXT | {"msgspec", "sys"},
     ),
     "carpool_sidecar.protocols.lists.rules": Layer(
@@ -130,18 +133,19 @@ LAYERS = {
         PURE | TEXT | {"importlib", "msgspec", "pathlib", "pydantic", "ruamel"},
     ),
     "carpool_sidecar.protocols.tensors_from_v1": Layer(
-        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED,
         STDLIB - IO | {"msgspec", "numpy", "orjson"},
     ),
     "carpool_sidecar.protocols.tensors_from_embeddings": Layer(
-        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED,
         PURE | TEXT | {"msgspec", "numpy", "orjson"},
     ),
     "carpool_sidecar.protocols.v2_grpc": Layer(
-        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"}
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED
     ),
     "carpool_sidecar.metrics": Layer(
         {
+            "carpool_sidecar.caches",
             "carpool_sidecar.protocols",
             "carpool.scheduling",
             "carpool.errors",
@@ -171,7 +175,7 @@ LAYERS = {
     ),
     # HTTP/2 as such knows neither the rest of the sidecar nor, but for one module, sockets.
     "carpool_sidecar.server.http2": Layer(
-        {"carpool_sidecar.server.http2", "carpool.scheduling.ledger"}, STDLIB - IO | {"hpack"}
+        {"carpool_sidecar.server.http2", "carpool.scheduling.ledger"} | REMEMBERED, STDLIB - IO | {"hpack"}
     ),
     "carpool_sidecar.server.http2.server": Layer(
         {

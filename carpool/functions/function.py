@@ -29,6 +29,7 @@ from carpool.workers import pool
 # So many combinations of arguments are remembered as checked; those with other values would keep these.
 _MOST_KNOWN = 1024
 _PLAIN = (str, bytes, int, float, bool, type(None))
+_LARGEST_KNOWN = 512  # bytes of each
 # As many batches of a coroutine function as the policy may find useful at once.
 _MOST_TASKS = 16
 
@@ -158,8 +159,7 @@ class Function:
                 if signature is None
                 else self._checked(signature, args, kwargs, has_owner)
             )
-            is_plain = all(type(value) in _PLAIN for value in (*args, *kwargs.values()))
-            if is_plain and len(self._known) < _MOST_KNOWN:
+            if len(self._known) < _MOST_KNOWN and all(map(_is_small, (*args, *kwargs.values()))):
                 self._known[has_owner, given] = known
         return known
 
@@ -219,6 +219,10 @@ class Function:
         self.options = self.options.changed(changes)
         for site in self.sites:
             site.configure(self.options)
+
+
+def _is_small(value: object) -> bool:
+    return type(value) in _PLAIN and sys.getsizeof(value) <= _LARGEST_KNOWN
 
 
 def _names_its_owner(signature: inspect.Signature) -> bool:

@@ -91,7 +91,7 @@ histograms are kept as `carpool.measures` does.
 | `upstream.readiness.Readiness` | the latest result, the check that runs | `/readyz`, probes |
 | `protocols.v2_grpc.messages.BatchSignature` | what stands in front of answers' tensors, by rows | each answer |
 | `protocols.v2_grpc.outlines.Outlines` | what the latest requests said beside their tensors | each that is new |
-| `protocols.v2.TemplateCache` | templates of messages by their text | each message whose text is new |
+| `caches.Cache` | what was understood of messages, and how much that is | each message that is new |
 | `protocols.incremental_scan.IncrementalScan` | the rows found in a body so far | each piece that comes |
 | `protocols.json_rows.PartedText` | its parts, or the whole they were put together to | who needs the whole |
 | `protocols.json_rows.Spans` | a view of its text | who asks for the first row |

@@ -21,7 +21,7 @@ from prometheus_client import metrics_core as families
 import carpool_sidecar
 from carpool import measures
 from carpool.scheduling import messages
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 
 _STALLS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
 
@@ -147,6 +147,19 @@ class HistogramFamily(_Family):
     describe = collect
 
 
+class CachedBytes(_Family):
+    """Shows what all caches hold."""
+
+    def collect(self) -> Iterable[families.Metric]:
+        """The family as it is now."""
+        family = families.GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        for name, held in caches.held().items():
+            family.add_metric((name,), held)
+        return [family]
+
+    describe = collect
+
+
 class Metrics:
     """One registry with all metrics; methods are named after what happened."""
 
@@ -216,6 +229,12 @@ class Metrics:
             "held_bytes",
             "Bytes of requests held now: arriving, waiting for their turn or a batch, or at the predictor.",
         )
+        self.cached_bytes = CachedBytes(
+            "carpool_cached_bytes",
+            "Bytes that count for what is remembered of messages now, by cache; each has a limit.",
+            ("cache",),
+        )
+        self.registry.register(self.cached_bytes)
         self.queues = gauge("queues", "Batch keys with waiting requests now.")
         self.learned_batch_size = gauge(
             "learned_batch_size",

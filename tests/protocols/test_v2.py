@@ -1,4 +1,4 @@
-"""What JSON, binary data and gRPC share of the v2 protocol: datatypes, elements of BYTES, memory for templates."""
+"""What JSON, binary data and gRPC share of the v2 protocol: datatypes and elements of BYTES."""
 
 from __future__ import annotations
 
@@ -44,26 +44,3 @@ def test_whatever_is_found_to_be_so_many_elements_is(data: bytes, rows: int, wid
     if ends is not None:
         assert len(ends) == rows + 1
         assert len(list(v2.elements(data))) == rows * width
-
-
-def test_a_cache_that_is_full_forgets_everything() -> None:
-    by_count: v2.TemplateCache[int, str] = v2.TemplateCache(3, 100)
-    by_bytes: v2.TemplateCache[int, str] = v2.TemplateCache(100, 30)
-    for cache in (by_count, by_bytes):
-        for number in range(4):
-            cache.put(number, "template", 10)
-        assert [cache.latest(number) for number in range(4)] == [None, None, None, "template"]
-
-
-def test_a_template_of_much_text_is_not_remembered() -> None:
-    cache: v2.TemplateCache[str, str] = v2.TemplateCache(10, 1000, largest=50)
-    cache.put("key", "template", 51)
-    assert cache.latest("key") is None
-
-
-def test_siblings_push_out_the_oldest_of_their_key_only() -> None:
-    cache: v2.TemplateCache[str, int] = v2.TemplateCache(4, 1000, siblings=2)
-    cache.put("other", 0, 1)
-    for number in range(100):
-        cache.put("key", number, 1)
-    assert (cache.all("key"), cache.all("other")) == ((99, 98), (0,))

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import model_registry
 from carpool_sidecar.protocols import models
 from tests.upstream.known_models import BATCHED, NAME, STATEFUL, Make, Teller, turn
@@ -220,11 +220,14 @@ class TestBounds:
 
     async def test_names_that_nobody_knows_push_out_no_models(self, registry: model_registry.ModelRegistry) -> None:
         model = await registry.ask(NAME)
-        names = [models.ModelName(f"x{number}") for number in range(model_registry.MOST_NAMES + 10)]
+        names = [models.ModelName(f"x{number}") for number in range(5000)]
         for name in names:
             await registry.ask(name)
         assert registry.get(NAME) is model
-        assert sum(registry.get(name) is not None for name in names) == model_registry.MOST_NAMES
+        assert 0 < sum(registry.get(name) is not None for name in names) <= 512 * 1024 // caches.ENTRY
+        long = models.ModelName("x" * 2000)
+        await registry.ask(long)
+        assert registry.get(long) is None
 
     async def test_no_more_models_than_that_are_asked_about_at_once(
         self, registry: model_registry.ModelRegistry, teller: Teller

@@ -13,7 +13,7 @@ TARGET = "/v1/models/m:predict"
 
 
 def head_of(target, headers):
-    return predictor.request_head("127.0.0.1:8080", target, headers)
+    return predictor.request_head(("127.0.0.1:8080", target, headers))
 
 
 def test_a_head_says_what_is_sent_and_what_is_wanted():
@@ -65,7 +65,7 @@ def test_headers_that_frame_or_address_a_message_are_not_a_batchs_to_set(name):
 @hypothesis.given(strategies.text(max_size=20), strategies.text(max_size=20), strategies.text(max_size=20))
 def test_whatever_is_put_in_a_head_has_as_many_lines_as_it_should(target, name, value):
     try:
-        head = predictor.request_head("h:1", "/" + target, (("X" + name, value),))
+        head = predictor.request_head(("h:1", "/" + target, (("X" + name, value),)))
     except errors.BadRequest:
         return
     assert head.count(b"\r\n") == head.count(b"\n") == head.count(b"\r") == 6

@@ -430,7 +430,8 @@ class Upstreams:
         """The models of gRPC callers."""
         from carpool_sidecar.protocols.v2_grpc import codec as rpc_codec
 
-        told = self._registry(rpc.model_info, lambda model: rpc_codec.Codec(model.info, model.avoid))
+        memory = rpc_codec.Memory()
+        told = self._registry(rpc.model_info, lambda model: rpc_codec.Codec(model.info, model.avoid, memory))
         return routes.Models(told, rpc, is_http=False)
 
     def v1_models(self) -> local_answers.V1Models | None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from carpool.program import logs
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
@@ -23,7 +23,10 @@ from carpool_sidecar.protocols import models
 log = logging.getLogger("carpool.sidecar.batching")
 
 MOST_NAMES = 1000
-"""How many models that the predictor knows are remembered, and how many names that it does not know."""
+"""How many models that the predictor knows are remembered."""
+
+_MOST_UNKNOWN = 512 * 1024  # bytes that count for names that it does not know, which callers make up
+_LONGEST_UNKNOWN = 1024  # one that is longer is asked about each time
 
 FRESH_SECONDS = 60.0
 """Answers are asked for again after this time: reloading a model can change all that was told of it."""
@@ -156,7 +159,9 @@ class ModelRegistry:
         self._on_bug = on_bug
         self._longest_pause = longest_pause
         self._known: collections.OrderedDict[models.ModelName, Model] = collections.OrderedDict()
-        self._unknown: collections.OrderedDict[models.ModelName, Model] = collections.OrderedDict()
+        self._unknown: caches.Cache[models.ModelName, Model] = caches.Cache(
+            "unknown_models", _MOST_UNKNOWN, _LONGEST_UNKNOWN
+        )
         self._asking: dict[models.ModelName, asyncio.Task[Model]] = {}
 
     def get(self, name: models.ModelName) -> Model | None:
@@ -164,12 +169,13 @@ class ModelRegistry:
 
         To be called within a running event loop: what is due is asked again in the background.
         """
-        remembered = self._known if name in self._known else self._unknown
-        model = remembered.get(name)
+        model = self._known.get(name)
         if model is not None:
-            remembered.move_to_end(name)
-            if self._clock() >= model.due:
-                self._question(name, model)
+            self._known.move_to_end(name)
+        else:
+            model = self._unknown.get(name)
+        if model is not None and self._clock() >= model.due:
+            self._question(name, model)
         return model
 
     def objection(self, model: Model) -> errors.NotBatched | None:
@@ -241,11 +247,13 @@ class ModelRegistry:
 
     def _keep(self, model: Model) -> None:
         self._known.pop(model.name, None)
-        self._unknown.pop(model.name, None)
-        remembered = self._known if model.is_known else self._unknown
-        remembered[model.name] = model
-        if len(remembered) > MOST_NAMES:
-            remembered.popitem(last=False)
+        self._unknown.drop(model.name)
+        if not model.is_known:
+            self._unknown.put(model.name, model, caches.text_size(model.name))
+            return
+        self._known[model.name] = model
+        if len(self._known) > MOST_NAMES:
+            self._known.popitem(last=False)
 
     def _outcome(self, name: models.ModelName, question: asyncio.Task[Model]) -> Model:
         if not question.cancelled():

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import steps
@@ -223,7 +223,7 @@ def _says_nothing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, bool | int | float) and value == 0)
 
 
-# --- what is remembered of messages -----------------------------------------------------------------------------
+# --- how much a message may say -----------------------------------------------------------------------------
 
 MOST_TEXT = 64 * 1024
 """Bytes that a message may have beside its tensors' data: they are read one by one, and kept."""
@@ -233,40 +233,3 @@ MOST_TENSORS = 1000
 
 LONGEST_ID = 1024
 """Bytes that the id of a request may have, as written: it is compared and copied by itself, and no template has it."""
-
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
-
-
-class TemplateCache(Generic[K, T]):
-    """What was understood of messages, by their text beside the data: clients send the same text again and again.
-
-    Callers choose what they send, so the memory is bounded: a cache that is full forgets everything.
-    """
-
-    # State: the templates of each key, newest first, and the bytes of text that each was made of; the sums of both.
-    def __init__(self, most: int, most_bytes: int, largest: int = MOST_TEXT, siblings: int = 1) -> None:
-        """`most` templates, made of so many bytes in all, each of no more than `largest`; of one key so many."""
-        self._most, self._most_bytes, self._largest, self._siblings = most, most_bytes, largest, siblings
-        self._known: dict[K, tuple[T, ...]] = {}
-        self._sizes: dict[K, tuple[int, ...]] = {}
-        self._count = self._bytes = 0
-        self.all = self._known.get
-
-    def latest(self, key: K) -> T | None:
-        """The template that was put there last."""
-        found = self._known.get(key)
-        return found[0] if found else None
-
-    def put(self, key: K, template: T, size: int) -> None:
-        """Remember a template that was made of `size` bytes."""
-        if size > self._largest:
-            return
-        if self._count >= self._most or self._bytes + size > self._most_bytes:
-            self._known.clear()
-            self._sizes.clear()
-            self._count = self._bytes = 0
-        known, sizes = (template, *self._known.get(key, ())), (size, *self._sizes.get(key, ()))
-        self._known[key], self._sizes[key] = known[: self._siblings], sizes[: self._siblings]
-        self._count += 1 - len(known[self._siblings :])
-        self._bytes += size - sum(sizes[self._siblings :])

@@ -9,7 +9,6 @@ predictor behind several proxies can read the whole chain from left (the caller)
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import re
 from typing import Final
@@ -18,7 +17,7 @@ from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
 from multidict import CIMultiDict, MultiMapping
 
 from carpool.program import addresses
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.server import responses
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -148,7 +147,7 @@ def add_forwarding(headers: CIMultiDict[str], peer: str | None, scheme: str, hos
 
 def forwarded_element(peer: str | None, scheme: str, host: str | None) -> str:
     """One `forwarded-element` (RFC 7239, section 4): `for`, then `host` if known, then `proto`."""
-    pairs = [f"for={_quoted_if_needed(_node(peer))}"]
+    pairs = [f"for={_quoted_if_needed(_nodes[peer or ''])}"]
     if host:
         pairs.append(f"host={_quoted_if_needed(host)}")
     pairs.append(f"proto={_quoted_if_needed(scheme)}")
@@ -161,14 +160,16 @@ def _append(headers: CIMultiDict[str], name: str, element: str) -> None:
     headers[name] = ", ".join([*headers.getall(name, ()), element])
 
 
-@functools.lru_cache(maxsize=256)
-def _node(peer: str | None) -> str:
+def _node(peer: str) -> str:
     """The node name (RFC 7239, section 6): IPv6 in brackets and without its zone, which means nothing elsewhere."""
     try:
-        address = ipaddress.ip_address((peer or "").partition("%")[0])
+        address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
         return "unknown"
     return f"[{address}]" if address.version == 6 else str(address)
+
+
+_nodes: Final = caches.Cache("forwarding", 64 * 1024, make=_node)
 
 
 def _quoted_if_needed(value: str) -> str:

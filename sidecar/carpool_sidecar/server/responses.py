@@ -18,7 +18,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 
 from carpool.scheduling import messages
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.protocols.v2_http import answers, tensors
@@ -141,7 +141,7 @@ def render(answer: Response, close: bool) -> list[bytes]:
 
     Only for headers of our own making, and values that came in a header: nothing is checked here.
     """
-    start = _head(answer.status, answer.headers, close or answer.close, int(time.time()))
+    start = _heads[answer.status, answer.headers, close or answer.close, int(time.time())]
     if answer.status in _BODILESS:
         return [start + b"\r\n"]
     body = b"" if answer.status == http.HTTPStatus.RESET_CONTENT else answer.body
@@ -181,7 +181,7 @@ class Predictions:
             text = b"".join(body)
         batch_id = pieces[0].batch_id
         if batch_id is not self._form_batch_id or headers is not self._form_headers:
-            start = _head(200, (*headers, (calls.BATCH_ID, batch_id)), False, int(time.time()))
+            start = _heads[200, (*headers, (calls.BATCH_ID, batch_id)), False, int(time.time())]
             self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
         size = len(text)
         if size <= LARGE:
@@ -199,7 +199,7 @@ class Predictions:
             # All answers of a batch are given within one turn of the loop, so one Date is right for all.
             self._batch_id, self._list_name, self._members = batch_id, list_name, members
             self._start = v1.START % (batch_id.encode(), members, list_name)
-            self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
+            self._head = _heads[200, self._content_type, False, int(time.time())] + b"Content-Length: "
         joined = b",".join(rows)
         size = len(self._start) + len(joined) + len(v1.END)
         return None if size > LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
@@ -211,15 +211,19 @@ def _status(pieces: Sequence[messages.Piece]) -> int:
     return found.response.status if isinstance(found, interface.WholeResponse) else 200
 
 
-@functools.lru_cache(maxsize=64)
-def _head(status: int, headers: calls.Headers, close: bool, second: int) -> bytes:
-    """Status line and headers but the last. `second` is the Unix time for Date (RFC 9110, 6.6.1)."""
+def _write_head(told: tuple[int, calls.Headers, bool, int]) -> bytes:
+    """Status line and headers but the last: of a status, headers, whether it is to close, and a Unix time for Date
+    (RFC 9110, 6.6.1)."""
+    status, headers, close, second = told
     lines = [f"{name}: {value}\r\n" for name, value in headers]
     if close:
         lines.append("Connection: close\r\n")
     return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {_date(second)}\r\n".encode(
         errors="surrogateescape"
     )
+
+
+_heads: Final = caches.Cache("answer_heads", 256 * 1024, make=_write_head)
 
 
 @functools.lru_cache(maxsize=2)

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 
@@ -39,9 +39,9 @@ _RAISED = 500
 _TELLING = ("Content-Type", "Retry-After", "Retry-After-Ms", "Location", "WWW-Authenticate", "Allow")
 _TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
 
-# Heads of answers that are remembered, and the bytes of each.
-_MOST_KNOWN: Final = 64
-_MOST_KNOWN_BYTES: Final = 2048
+# Heads of answers that are remembered, all and each.
+_MOST_KNOWN_BYTES: Final = 128 * 1024
+_LONGEST_KNOWN: Final = 2048
 
 # Up to this size one copy costs less than handing over the pieces; so it does where they are smaller on average.
 _WORTH_NO_COPY = 64 * 1024
@@ -364,7 +364,9 @@ class KnownHeads:
     __slots__ = ("_answers",)
 
     def __init__(self) -> None:
-        self._answers: dict[bytes, tuple[interface.UpstreamResponse, int]] = {}
+        self._answers: caches.Cache[bytes, tuple[interface.UpstreamResponse, int]] = caches.Cache(
+            "known_answers", _MOST_KNOWN_BYTES, _LONGEST_KNOWN
+        )
 
     def answer(self, text: bytes) -> interface.UpstreamResponse | None:
         """The answer that `text` is, if it is a whole one with a known head."""
@@ -382,12 +384,10 @@ class KnownHeads:
     def learn(self, text: bytes, read: interface.UpstreamResponse) -> interface.UpstreamResponse:
         """`text` was read as this answer, and its connection goes on: the same, with its head if that is known."""
         end = text.find(b"\r\n\r\n") + 4
-        if b"content-length" not in read.headers or text[end:] != read.body or end > _MOST_KNOWN_BYTES:
+        if b"content-length" not in read.headers or text[end:] != read.body or end > _LONGEST_KNOWN:
             return read
-        if len(self._answers) >= _MOST_KNOWN:
-            self._answers.clear()  # those in use are soon here again
         read = read._replace(head=text[:end])
-        self._answers[read.head] = read._replace(body=b""), len(read.body)
+        self._answers.put(read.head, (read._replace(body=b""), len(read.body)), end)
         return read
 
 

@@ -14,11 +14,12 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from typing import Final
 
 import yarl
 
 from carpool.runtime import deadline_timer
-from carpool_sidecar import errors, files
+from carpool_sidecar import caches, errors, files
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.upstream import connection
@@ -140,7 +141,7 @@ class HttpPredictor:
         """
         length = sum(map(len, body))
         if not head:
-            head = b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length)
+            head = b"%b%d\r\n\r\n" % (_heads[self._host, target, headers], length)
         loop = asyncio.get_running_loop()
         free = self._pool.take()
         post = Post(self._out, loop.time() + timeout, reply, free)
@@ -297,14 +298,14 @@ def _translated(error: OSError) -> errors.UpstreamError:
     return errors.UpstreamUnreachable(f"the predictor cannot be reached: {reason}")
 
 
-@functools.lru_cache(maxsize=64)
-def request_head(host: str, target: str, headers: calls.Headers) -> bytes:
-    """A request's head but for its length: `headers` come after, or instead of, the usual ones.
+def request_head(asked: tuple[str, str, calls.Headers]) -> bytes:
+    """A request's head but for its length, of a host, a target, and headers to come after, or instead of, the usual.
 
     Raises `errors.BadRequest` for a target, name or value that HTTP does not allow, and for headers that frame or
     address a message. Nothing that callers send can end a line here: whoever could would write requests of their own to
     the predictor.
     """
+    host, target, headers = asked
     if not _TARGET.fullmatch(target):
         raise errors.BadRequest("the request target has characters that HTTP does not allow there")
     named = {name.lower() for name, _ in headers}
@@ -317,6 +318,9 @@ def request_head(host: str, target: str, headers: calls.Headers) -> bytes:
         return "\r\n".join(lines).encode(errors="surrogateescape")
     except UnicodeEncodeError:
         raise errors.BadRequest("the request's head cannot be written as UTF-8") from None
+
+
+_heads: Final = caches.Cache("request_heads", 256 * 1024, make=request_head)
 
 
 def _line(name: str, value: str) -> str:

@@ -123,7 +123,7 @@ def test_what_a_connection_remembers_of_heads_is_little() -> None:
         for at, decoder in enumerate(decoders):
             for number in range(200):
                 fields = [(b"%d" % each, b"%d-%d" % (at, number)) for each in range(number % 120)]
-                decoder.request(start + headers.block.__wrapped__(tuple(fields)))
+                decoder.request(start + headers._write_block(tuple(fields)))
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

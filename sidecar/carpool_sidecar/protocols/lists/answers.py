@@ -6,7 +6,6 @@ What stands around the rows of the answer goes to every caller as the server wro
 from __future__ import annotations
 
 import enum
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from carpool.scheduling import messages
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.protocols import beyond_json, incremental_scan, interface, json_members, json_rows, steps
 from carpool_sidecar.protocols.lists import counts, places, rules
 
@@ -485,7 +484,8 @@ def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> Numbered | None
 def _numbered_alike(rows: Sequence[bytes | msgspec.Raw], before: bytes) -> Numbered | None:
     """The rows, if each begins alike and they count from 0 in order, as most do; else None."""
     found: list[bytes] = []
-    for raw, head in zip(rows, _heads(before, len(rows)), strict=True):
+    heads = _heads[before, len(rows)] if len(rows) <= _MOST_HEADS else _write_heads((before, len(rows)))
+    for raw, head in zip(rows, heads, strict=True):
         row, end = bytes(raw), len(head)
         if not row.startswith(head) or row[end] not in _AFTER_NUMBER:
             return None
@@ -493,10 +493,13 @@ def _numbered_alike(rows: Sequence[bytes | msgspec.Raw], before: bytes) -> Numbe
     return Numbered([before] * len(rows), found)
 
 
-@functools.lru_cache(maxsize=4)
-def _heads(before: bytes, count: int) -> Sequence[bytes]:
-    """How so many rows begin that count from 0."""
-    return [b"%b%d" % (before, place) for place in range(count)]
+def _write_heads(asked: tuple[bytes, int]) -> tuple[bytes, ...]:
+    """How so many rows begin that count from 0, after the same text."""
+    before, count = asked
+    return tuple([b"%b%d" % (before, place) for place in range(count)])
+
+
+_heads = caches.Cache("numbered_rows", 1024 * 1024, make=_write_heads)
 
 
 def _number(row: bytes, name: str) -> tuple[int, int] | None:
@@ -513,6 +516,7 @@ def _number(row: bytes, name: str) -> tuple[int, int] | None:
 
 # What stands before the number of a row is written for as many rows as there are, and kept.
 _LONGEST_HEAD = 200
+_MOST_HEADS = 2048
 _LONGEST_END = 40  # a number of 18 digits, quotes, a colon, a brace and white space
 
 

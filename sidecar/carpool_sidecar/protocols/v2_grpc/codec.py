@@ -120,19 +120,28 @@ class ResponseFormat:
 _PLAIN: Final = ResponseFormat(b"", False)
 
 
+class Memory:
+    """What is remembered of messages; models that share it share its limits, as callers choose models' names."""
+
+    def __init__(self) -> None:
+        self.requests = messages.Reader(messages.REQUEST)
+        self.responses = messages.Reader(messages.RESPONSE)
+
+
 class Codec:
     """One model's codec; `info` is what the predictor tells of the model.
 
     `on_uneven` is called when an answer shows that batches of this model cannot be shared out.
     """
 
-    # State: info, replaced when it is asked for again; what the readers remember.
-    def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None]) -> None:
+    # State: info, replaced when it is asked for again.
+    def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None], memory: Memory | None = None) -> None:
+        memory = memory or Memory()
         self.info = info
         self.large = _LARGE
         self._on_uneven = on_uneven
-        self._requests = messages.Reader(messages.REQUEST)
-        self._responses = messages.Reader(messages.RESPONSE)
+        self._requests = memory.requests
+        self._responses = memory.responses
 
     @property
     def max_batch_size(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
 
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.protocols import steps, v2
 from carpool_sidecar.protocols.v2_grpc import tensors
 
@@ -38,8 +38,9 @@ _SHAPE_ONE_BY_ONE: Final = 3 << 3
 _OF_A_TENSOR: Final = frozenset(number << 3 | 2 for number in range(1, 6))
 
 _MOST_FIELDS: Final = 4096  # a message of more takes long to look through
-_LARGEST_TEMPLATE: Final = 4 * 1024
-_MOST_PLAIN_HEADS: Final = 16  # of one signature
+_MOST_KNOWN: Final = 512 * 1024  # bytes of templates, and of signatures
+_LARGEST_KNOWN: Final = 4 * 1024
+_MOST_HEADS: Final = 32 * 1024  # bytes, of one signature
 
 # From here on a view costs less than a copy.
 _WORTH_A_VIEW: Final = 16 * 1024
@@ -205,12 +206,12 @@ class BatchSignature:
         self.longest = max([column.elements for column in self.columns], default=1)
         self._message = message
         self._tensors = listed
-        self._heads: v2.TemplateCache[int, bytes] = _cache(_MOST_PLAIN_HEADS)
-        self._plain_heads: dict[int, bytes] = {}
+        self._heads: caches.Cache[int, bytes] = caches.Cache("v2_grpc_heads", _MOST_HEADS)
+        self._plain_heads: caches.Cache[int, bytes] = caches.Cache("v2_grpc_heads", _MOST_HEADS)
 
     def head(self, rows: int) -> bytes:
         """The message for so many rows, without an id; the raw tensors are to follow."""
-        head = self._heads.latest(rows)
+        head = self._heads.get(rows)
         if head is None:
             head = self.message(rows).SerializeToString(deterministic=True)
             self._heads.put(rows, head, len(head))
@@ -221,9 +222,7 @@ class BatchSignature:
         head = self._plain_heads.get(rows)
         if head is None:
             head = self.head(rows) + tensors.start(RAW_OUTPUT, rows * self.row_size)
-            if len(self._plain_heads) >= _MOST_PLAIN_HEADS:
-                self._plain_heads.clear()
-            self._plain_heads[rows] = head
+            self._plain_heads.put(rows, head, len(head))
         return head
 
     def message(self, rows: int) -> Any:
@@ -276,9 +275,9 @@ class Reader:
     # State: templates by what the messages say, for those with raw tensors and those with lists; signatures by keys.
     def __init__(self, kind: MessageType) -> None:
         self._kind = kind
-        self._raw: v2.TemplateCache[bytes, MessageTemplate] = _cache()
-        self._listed: v2.TemplateCache[bytes, MessageTemplate] = _cache()
-        self._signatures: v2.TemplateCache[bytes, BatchSignature] = _cache()
+        self._raw: caches.Cache[bytes, MessageTemplate] = _cache()
+        self._listed: caches.Cache[bytes, MessageTemplate] = _cache()
+        self._signatures: caches.Cache[bytes, BatchSignature] = _cache()
 
     def template(self, found: Fields) -> MessageTemplate:
         """What a message says of its tensors.
@@ -287,7 +286,7 @@ class Reader:
         """
         raw = found.raw
         known = self._raw if raw else self._listed
-        template = known.latest(found.rest)
+        template = known.get(found.rest)
         if template is None or (raw and len(raw) != len(template.sizes)):
             template = self._understand(found)
             known.put(found.rest, template, len(found.rest))
@@ -360,7 +359,7 @@ class Reader:
         for tensor in listed:
             tensor.shape[0] = 0
         key = message.SerializeToString(deterministic=True)
-        signature = self._signatures.latest(key)
+        signature = self._signatures.get(key)
         if signature is None:
             signature = BatchSignature(key, message, listed)
             self._signatures.put(key, signature, len(key))
@@ -368,9 +367,8 @@ class Reader:
         return MessageTemplate(signature, int(rows), tuple(sizes))
 
 
-def _cache(most_large: int = 128) -> Any:
-    """For 128 templates, or for so many of the largest."""
-    return v2.TemplateCache(128, most_large * _LARGEST_TEMPLATE, _LARGEST_TEMPLATE)
+def _cache() -> Any:
+    return caches.Cache("v2_grpc_messages", _MOST_KNOWN, _LARGEST_KNOWN)
 
 
 def _column(tensor: Any) -> Column:

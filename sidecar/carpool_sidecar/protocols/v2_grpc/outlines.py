@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
+from carpool_sidecar import caches
 from carpool_sidecar.protocols.v2_grpc import messages, tensors
 
 _LARGEST: Final = 16 * 1024  # bytes of a message that is worth it: reading a larger one costs little beside its bytes
 _LONGEST_BEGINNING: Final = 2 * 1024
-_MOST_SIZES: Final = 64  # of messages
+_MOST_KNOWN: Final = 512 * 1024  # bytes of all outlines
 _MOST_ALIKE: Final = 4  # outlines of one size
 
 _NO_ENDS: Final[Mapping[int, Sequence[int]]] = {}
@@ -24,7 +25,7 @@ T = TypeVar("T")
 class Outline:
     """One message without an id: what is in front of its raw tensors, and where they are."""
 
-    __slots__ = ("_beginning", "_more", "_start", "_stop", "_template", "size")
+    __slots__ = ("_beginning", "_more", "_start", "_stop", "_template", "cost", "size")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Outline:
         self._beginning = beginning
         _, self._start, self._stop = places[0]
         self._more = places[1:]
+        self.cost = len(beginning) + sum([len(mark) for mark, _, _ in self._more])
         self._template = template
 
     def read(self, body: bytes) -> messages.Message | None:
@@ -81,7 +83,7 @@ class Outlines(Generic[T]):
 
     # State: the outlines, by the size of their messages, those of one size newest first.
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[Outline, T], ...]] = {}
+        self._known: caches.Cache[int, tuple[tuple[Outline, T], ...]] = caches.Cache("v2_grpc_outlines", _MOST_KNOWN)
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))
@@ -96,7 +98,6 @@ class Outlines(Generic[T]):
 
     def put(self, body: bytes, found: Outline, about: T) -> None:
         """Remember the outline of a message."""
-        if len(self._known) >= _MOST_SIZES and len(body) not in self._known:
-            self._known.clear()
         before = [pair for pair in self._known.get(len(body), ()) if not pair[0].read(body)]
-        self._known[len(body)] = ((found, about), *before[: _MOST_ALIKE - 1])
+        alike = ((found, about), *before[: _MOST_ALIKE - 1])
+        self._known.put(len(body), alike, sum([outline.cost + caches.ENTRY for outline, _ in alike]))

@@ -16,16 +16,16 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.protocols import beyond_json, json_members, json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import json_lists
 
 PLACEHOLDER: Final = b"0"
 """What stands in the rest for a tensor's data, which are a list."""
 
-_MOST_KEPT: Final = 1024  # templates, mostly of less than 1 KiB
-_MOST_KEPT_BYTES: Final = 4 * 1024 * 1024  # what is known of them takes about three times as much again
+_MOST_KEPT_BYTES: Final = 4 * 1024 * 1024  # of templates; what is known of them takes about three times as much again
 _MOST_SIBLINGS: Final = 8  # alike up to their first data, and tried one after the other
+_MOST_OF_SIBLINGS: Final = _MOST_SIBLINGS * (v2.MOST_TEXT + caches.ENTRY)
 # As most clients write it, and as it may be written; all but the last of no more than `v2.LONGEST_ID` bytes.
 _ID_FIRST: Final = b'{"id":'
 _PLAIN_ID: Final = re.compile(rb'\{"id": ?("[ !#-\[\]-~]{0,1022}"),')
@@ -138,8 +138,8 @@ class BodySplitter(Generic[T]):
             )  # one pass, and no objects but for tensors
         )
         self._list = msgspec.json.Decoder(msgspec.defstruct("List", [(member, msgspec.Raw)]))
-        self._known: v2.TemplateCache[bytes, T] = v2.TemplateCache(
-            _MOST_KEPT, _MOST_KEPT_BYTES, siblings=_MOST_SIBLINGS
+        self._known: caches.Cache[bytes, tuple[T, ...]] = caches.Cache(
+            "v2_requests" if member == "inputs" else "v2_answers", _MOST_KEPT_BYTES, _MOST_OF_SIBLINGS
         )
         self._latest: _Latest[T] | None = None
 
@@ -220,7 +220,7 @@ class BodySplitter(Generic[T]):
         """The templates of bodies that have the same text before their first data."""
         before = body.find(b'"data":', start, stop)
         end = before if before >= 0 else stop
-        return self._known.all(body[start:end], ()) if end - start <= v2.MOST_TEXT else ()
+        return self._known.get(body[start:end], ()) if end - start <= v2.MOST_TEXT else ()
 
     def _parse_in_full(self, text: bytes) -> tuple[T, bytes | None, list[v2.Data], bool]:
         """The same for a text that is written in another way, or is new."""
@@ -294,10 +294,12 @@ class BodySplitter(Generic[T]):
 
     def _keep(self, kept: T) -> None:
         first = kept.pieces[0]
-        before = first.find(b'"data":')
-        key = first[:before] if before >= 0 else first
-        if all(each.pieces != kept.pieces for each in self._known.all(key, ())):
-            self._known.put(key, kept, sum(map(len, kept.pieces)))
+        stop = first.find(b'"data":')
+        key = first[:stop] if stop >= 0 else first
+        before = self._known.get(key, ())
+        if all(each.pieces != kept.pieces for each in before):
+            siblings = (kept, *before[: _MOST_SIBLINGS - 1])
+            self._known.put(key, siblings, sum([sum(map(len, each.pieces), caches.ENTRY) for each in siblings]))
 
 
 def _ident(body: bytes, stop: int) -> tuple[bytes | None, int]:

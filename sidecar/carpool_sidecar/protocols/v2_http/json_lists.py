@@ -12,7 +12,6 @@ alone, and the predictor says what it thinks.
 
 from __future__ import annotations
 
-import functools
 import re
 import struct
 from collections.abc import Callable
@@ -390,15 +389,10 @@ def to_json(name: str, datatype: str, data: v2.Data) -> bytes:
             return msgspec.json.encode([str(each, "utf-8") for each in v2.elements(data)])[1:-1]
         except UnicodeDecodeError as error:
             raise _not_convertible(name, str(error)) from None
-    text = msgspec.json.encode(_struct(f"<{len(data) // kind.size}{kind.code}").unpack(data))
+    text = msgspec.json.encode(struct.unpack(f"<{len(data) // kind.size}{kind.code}", data))
     if kind.json_type is float and b"null" in text:
         raise _not_convertible(name, "NaN and infinity have no form in JSON")
     return text[1:-1]
-
-
-@functools.lru_cache(maxsize=256)
-def _struct(layout: str) -> struct.Struct:
-    return struct.Struct(layout)
 
 
 def _values(datatype: str, text: v2.Data) -> list[Any]:

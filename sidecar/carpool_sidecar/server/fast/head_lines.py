@@ -11,13 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from carpool_sidecar import caches
+
 _MOST_LINES = 128
 _MOST_PLACES = 64
 # All else becomes zeros.
 _VISIBLE = bytes([code if 32 <= code < 127 else 0 for code in range(256)])
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")  # RFC 9110, section 5.6.2
 # Heads are cheap to send: what is remembered of them has to end somewhere.
-_MOST_NAMES = 1024
+_MOST_NAMES = 256 * 1024
 
 
 def lines(text: bytes) -> list[str] | None:
@@ -52,12 +54,11 @@ def sorter(kinds: dict[str, int], places: int, others: int = 0) -> Callable[[byt
         raise ValueError(f"the kinds of headers are -2 to {places}")
     if others not in (-1, 0):
         raise ValueError("other headers are of the kind -1 or 0")
-    known: dict[str, int] = {}
+    known: caches.Cache[str, int] = caches.Cache("header_names", _MOST_NAMES)
 
     def learn(name: str) -> int:
         kind = kinds.get(name[:-1].lower(), others) if is_name(name) else -2
-        if len(known) < _MOST_NAMES:
-            known[name] = kind
+        known.put(name, kind, len(name))
         return kind
 
     def sort(text: bytes) -> list[str | None] | None:

@@ -16,7 +16,7 @@ import httptools
 from multidict import CIMultiDict
 
 from carpool.program import shared_names
-from carpool_sidecar import errors, metrics
+from carpool_sidecar import caches, errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
@@ -69,7 +69,7 @@ SINGLE: Final[tuple[str, ...]] = ("content-location", "content-range", "etag", "
 """Headers of which aiohttp takes one each, beside those that are looked at anyway."""
 
 # Heads are cheap to send: what is remembered of them has to end somewhere.
-_MOST_PLANS: Final = 512
+_MOST_PLANS: Final = 512 * 1024
 # Templates that a connection's first head is compared with. Each costs a tenth of reading it.
 _MOST_SHARED = 4
 _NEVER: Final = b"\n"  # no head begins with it
@@ -149,7 +149,7 @@ class Reader:
         varying = [kind for name in rules.looked_at if (kind := kinds[name]) > 0]
         self._keyed = [kind for kind in varying if kind != _JSON_SIZE]
         self._sort: Callable[[bytes], list[str | None] | None] = head_lines.sorter(kinds, _PLACES)
-        self._plans: dict[str, _Plan] = {}
+        self._plans: caches.Cache[str, _Plan] = caches.Cache("header_plans", _MOST_PLANS)
         self._shared: list[HeadTemplate] = []
 
     def read(self, text: bytes) -> Plain | None:
@@ -215,9 +215,7 @@ class Reader:
         """Read the lines that matter as a head of their own."""
         plan = self._read_fully(f"{matter}\r\nContent-Length: 1\r\n\r\n".encode())
         if plan is not None:
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()  # those in use are soon here again
-            self._plans[matter] = plan
+            self._plans.put(matter, plan, len(matter))
         return plan
 
     def _read_fully(self, text: bytes) -> _Plan | None:

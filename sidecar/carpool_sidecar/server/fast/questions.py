@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from multidict import CIMultiDict
 
 from carpool.program import addresses
-from carpool_sidecar import drain, metrics
+from carpool_sidecar import caches, drain, metrics
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
@@ -53,7 +53,7 @@ _KINDS: Final[dict[str, int]] = {
     **{name.lower(): place for place, name in enumerate(_LOOKED_AT, 1)},
 }
 # Anybody may make servers write heads: what is remembered of them has to end somewhere.
-_MOST_ANSWERS: Final = 64
+_MOST_BYTES: Final = 256 * 1024
 # These have no body, or mean something else without one.
 _UNUSUAL = frozenset({204, 205, 304})
 
@@ -94,7 +94,7 @@ class Questions:
         self._life = life
         self._metrics = counters
         self._sort: Callable[[bytes], list[str | None] | None] = head_lines.sorter(_KINDS, len(_LOOKED_AT), _PASSED)
-        self._written: dict[bytes, tuple[bytes, metrics.Count]] = {}
+        self._written: caches.Cache[bytes, tuple[bytes, metrics.Count]] = caches.Cache("passed_answers", _MOST_BYTES)
 
     def ask(self, head: bytes, peer: Hashable, reply: Reply) -> Asked | None:
         """Pass on what a complete head asks; None if that is no such question, or is not answered any more.
@@ -124,7 +124,7 @@ class Questions:
         if agent is not None and agent.startswith(local_answers.PROBER_AGENTS):
             return None
         start, _, passed = text.partition("\r\n")
-        told = _forwarding(host, peer) if _PATH.fullmatch(start) else None
+        told = _forwarding[host, peer] if _PATH.fullmatch(start) else None
         if told is None:
             return None
         address, element = told
@@ -175,16 +175,18 @@ class Questions:
         count = self._metrics.requests.labels("passthrough", answer.status)
         count.inc()
         if is_lasting:
-            if len(self._written) >= _MOST_ANSWERS:
-                self._written.clear()  # those in use are soon here again
-            self._written[answer.head] = head, count
+            self._written.put(answer.head, (head, count), len(answer.head) + len(head))
         return head + body
 
 
-@functools.lru_cache(maxsize=64)
-def _forwarding(host: str, peer: str) -> tuple[str, str] | None:
-    """Who asked, "" if nobody knows, and the element of Forwarded, as by `headers.add_forwarding`; None for no host."""
+def _forward(asked: tuple[str, str]) -> tuple[str, str] | None:
+    """Of a host and a peer: who asked, "" if nobody knows, and the element of Forwarded, as by
+    `headers.add_forwarding`; None for no host."""
+    host, peer = asked
     if not headers_.is_host(host):
         return None
     address = addresses.plain(peer)
     return address, headers_.forwarded_element(address or None, "http", host)
+
+
+_forwarding: Final = caches.Cache("forwarding", 64 * 1024, make=_forward)

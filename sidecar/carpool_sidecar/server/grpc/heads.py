@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from carpool.program import shared_names
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols.v2_grpc import metadata, statuses
 from carpool_sidecar.server.grpc import arrivals
@@ -19,7 +18,7 @@ _GRPC: Final = b"application/grpc"
 _LONGEST_TYPE: Final = 128  # bytes; every answer repeats the content-type of its call
 
 # Heads that are remembered. Long ones, and those with an id or a trace of their own, are not worth it.
-_MOST_KNOWN: Final = 256
+_MOST_BYTES: Final = 256 * 1024
 _LONGEST_KNOWN: Final = 2048
 
 _STATUS: Final = (b":status", b"200")
@@ -68,8 +67,10 @@ class HeadReader:
         names = [name for name in key_headers if name != "content-type"]
         self._shared = {name.encode(): name.title() for name in names}
         self._forwarded = [(header.name.encode(), header) for header in forwarded]
-        self._known: dict[headers.Headers, CallHead] = {}
-        self._taken: dict[int, tuple[headers.Head, CallHead]] = {}
+        self._known: caches.Cache[headers.Headers, CallHead] = caches.Cache("grpc_heads", _MOST_BYTES, _LONGEST_KNOWN)
+        self._taken: caches.Cache[int, tuple[headers.Head, CallHead]] = caches.Cache(
+            "grpc_heads", _MOST_BYTES, _LONGEST_KNOWN
+        )
 
     def again(self, head: headers.Head) -> CallHead | None:
         """What `head` was `taken` for, if it was.
@@ -83,20 +84,15 @@ class HeadReader:
     def taken(self, head: headers.Head, read: CallHead) -> None:
         """A call began with this head, and was taken."""
         if read.request_id is None and read.traceparent is None:
-            if len(self._taken) >= _MOST_KNOWN:
-                self._taken.clear()
-            self._taken[id(head)] = head, read
+            self._taken.put(id(head), (head, read), caches.text_size(head))
 
     def read(self, fields: headers.Headers) -> CallHead:
         """Raises `errors.BadRequest`."""
         head = self._known.get(fields)
         if head is None:
             head = self._read(fields)
-            size = sum([len(name) + len(value) for name, value in fields])
-            if head.request_id is None and head.traceparent is None and size <= _LONGEST_KNOWN:
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                self._known[fields] = head
+            if head.request_id is None and head.traceparent is None:
+                self._known.put(fields, head, caches.text_size(fields))
         return head
 
     def _read(self, fields: headers.Headers) -> CallHead:
@@ -128,16 +124,21 @@ def _text(found: dict[bytes, bytes], name: bytes) -> str | None:
     return value.decode()
 
 
-@functools.lru_cache(maxsize=64)
 def answer_block(content_type: bytes) -> bytes:
     """`answer_head`, encoded."""
-    return headers.block(answer_head(content_type))
+    return _blocks[content_type]
 
 
-@functools.lru_cache(maxsize=64)
 def answer_head(content_type: bytes) -> headers.Headers:
     """The fields that every answer begins with; `content_type` is the caller's own."""
     return (_STATUS, (b"content-type", content_type), _ACCEPTED)
+
+
+def _write_block(content_type: bytes) -> bytes:
+    return headers.block(answer_head(content_type))
+
+
+_blocks: Final = caches.Cache("grpc_answer_heads", 64 * 1024, make=_write_block)
 
 
 def refuse(stream: server_stream.ServerStream, content_type: bytes, error: errors.CarpoolError) -> int:

@@ -8,7 +8,6 @@ encoded once.
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Final, NamedTuple, NoReturn
 
@@ -16,6 +15,7 @@ import hpack
 from hpack import huffman_table, table
 
 from carpool.compiled import mypyc_attr
+from carpool_sidecar import caches
 from carpool_sidecar.server.http2 import frames
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -48,6 +48,9 @@ _MOST_DIGITS: Final = 5
 _MOST_SHORT: Final = 128
 """Bytes of a name or string that is worth remembering."""
 
+_MOST_SHORT_BYTES: Final = 1024 * 1024
+"""Bytes of all of these."""
+
 _PSEUDO: Final = {b":method", b":path", b":scheme", b":authority"}
 _NEEDED: Final = (b":method", b":path", b":scheme")
 # Fields that describe a connection of HTTP/1.
@@ -69,14 +72,13 @@ class Head(NamedTuple):
 class Decoder:
     """Reads the header blocks of one connection: each block that arrives, in order, as each can change the table."""
 
-    # State. _table: the dynamic one. _known: heads by their block while _table is unchanged; _known_size: their bytes.
-    __slots__ = ("_known", "_known_size", "_most", "_table", "produced")
+    # State. _table: the dynamic one. _known: heads by their block while _table is unchanged.
+    __slots__ = ("_known", "_most", "_table", "produced")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._table = table.HeaderTable()
-        self._known: dict[bytes, Head] = {}
-        self._known_size = 0
+        self._known: caches.Cache[bytes, Head] = caches.Cache("http2_heads", _MOST_KNOWN, _LONGEST_KNOWN)
         self.produced = 0
         """Bytes of all decoded fields, counted as limits count them: one byte of a block can become 4 kB."""
 
@@ -87,10 +89,8 @@ class Decoder:
             return known
         fields, size, is_table_changed = self._decode(block)
         head = request_head(self._limited(fields, size))
-        cost = size + len(block)
-        if not is_table_changed and cost <= _LONGEST_KNOWN and self._known_size + cost <= _MOST_KNOWN:
-            self._known[block] = head
-            self._known_size += cost
+        if not is_table_changed:
+            self._known.put(block, head, size + len(block))
         return head
 
     def trailers(self, block: bytes) -> None:
@@ -117,7 +117,6 @@ class Decoder:
         self.produced += found[1]
         if found[2]:
             self._known.clear()
-            self._known_size = 0
         return found
 
     def _walk(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int, bool]:
@@ -202,7 +201,7 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _plain(text: bytes) -> bytes:
-    return _short_decoded(text) if len(text) <= _MOST_SHORT else huffman_decoded(text)
+    return _short_decoded[text] if len(text) <= _MOST_SHORT else huffman_decoded(text)
 
 
 @mypyc_attr(native_class=False)
@@ -242,7 +241,7 @@ def huffman_decoded(code: bytes) -> bytes:
 
 
 # Fields that new deadlines push out of the table come back, and deadlines repeat themselves.
-_short_decoded = functools.lru_cache(maxsize=4096)(huffman_decoded)
+_short_decoded: Final = caches.Cache("http2_texts", _MOST_SHORT_BYTES, make=huffman_decoded)
 
 
 # --- requests --------------------------------------------------------------------------------------------------
@@ -292,14 +291,14 @@ def _head(pseudo: dict[bytes, bytes], regular: Headers, length: int | None) -> H
 
 
 def _is_allowed(name: bytes) -> bool:
-    return _is_short_allowed(name) if len(name) <= _MOST_SHORT else _is_well_formed(name)
+    return _is_short_allowed[name] if len(name) <= _MOST_SHORT else _is_well_formed(name)
 
 
 def _is_well_formed(name: bytes) -> bool:
     return bool(name) and name not in _FORBIDDEN and not _BAD_NAME.search(name)
 
 
-_is_short_allowed = functools.lru_cache(maxsize=4096)(_is_well_formed)
+_is_short_allowed: Final = caches.Cache("http2_names", _MOST_SHORT_BYTES, make=_is_well_formed)
 
 
 def _check_value(name: bytes, value: bytes) -> None:
@@ -321,10 +320,16 @@ def _refuse(reason: str, code: frames.Code = frames.Code.PROTOCOL_ERROR) -> NoRe
 # --- answers ---------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=256)
 def block(fields: Headers) -> bytes:
     """These fields as a header block that uses no dynamic table."""
+    return _blocks[fields]
+
+
+def _write_block(fields: Headers) -> bytes:
     return b"".join([_field(*pair) for pair in fields])
+
+
+_blocks: Final = caches.Cache("http2_blocks", 1024 * 1024, make=_write_block)
 
 
 def _field(name: bytes, value: bytes) -> bytes:
@@ -333,11 +338,13 @@ def _field(name: bytes, value: bytes) -> bytes:
     return _name(name) + _number(len(value), 0x7F) + value
 
 
-@functools.lru_cache(maxsize=1024)
 def _name(name: bytes) -> bytes:
     """The beginning of a literal field without indexing."""
-    index = next((at for at, (known, _) in enumerate(_STATIC, 1) if known == name), 0)
+    index = _PLACES.get(name, 0)
     return _number(index, 0x0F) + (b"" if index else _number(len(name), 0x7F) + name)
+
+
+_PLACES: Final = {name: at for at, (name, _) in reversed(list(enumerate(_STATIC, 1)))}
 
 
 def _number(number: int, mask: int) -> bytes:
