@@ -116,6 +116,17 @@ async def test_a_header_that_is_not_utf8_is_refused_rather_than_changed(proxy_ex
     assert b"the value of the predictor's header X-Any is not valid UTF-8" in answer
 
 
+async def test_a_header_with_a_control_character_is_refused_by_name(proxy_exchange: Exchange) -> None:
+    _, answer = await proxy_exchange(GET, b"HTTP/1.1 200 OK\r\nX-Any: a\x01b\r\nContent-Length: 2\r\n\r\nok")
+    assert answer.startswith(b"HTTP/1.1 502 ")
+    assert b"the value of the predictor's header X-Any has a control character" in answer
+
+
+async def test_a_reason_with_a_control_character_is_left_out(proxy_exchange: Exchange) -> None:
+    _, answer = await proxy_exchange(GET, b"HTTP/1.1 418 a\x01b\r\nContent-Length: 2\r\n\r\nok")
+    assert head(answer) == [b"HTTP/1.1 418 ", b"Content-Length: 2"]
+
+
 async def test_a_header_in_utf8_arrives_as_it_is(proxy_exchange: Exchange) -> None:
     line = "X-Any: größe €".encode()
     _, answer = await proxy_exchange(GET, b"HTTP/1.1 200 OK\r\n" + line + b"\r\nContent-Length: 2\r\n\r\nok")

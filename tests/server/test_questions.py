@@ -156,3 +156,19 @@ def test_answers_are_counted_once_each_by_their_status(relay, life):
         asking.ask(question(), None, lambda *answered: None)
     counted = {labels: count for labels, count in counters.requests.read().items() if labels[0] == "passthrough"}
     assert counted == {("passthrough", "200"): 3, ("passthrough", "404"): 1}
+
+
+def test_an_answer_that_cannot_be_passed_on_as_it_is_is_left_to_the_general_server(asked):
+    assert asked(question(), answer(b"[]", b"A: \xff\r\n")) == (None, False)
+    assert asked(question(), answer(b"[]").replace(b"200 OK", b"200 O\x01")) == (None, False)
+
+
+def test_an_answers_trailers_are_none_of_its_headers(asked):
+    start = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + _DATE + b"\r\n"
+    told, _ = asked(question(), start + b"2\r\n[]\r\n0\r\nSet-Cookie: a\r\nX-Sum: 9\r\n\r\n")
+    assert told == b"HTTP/1.1 200 OK\r\n" + _DATE + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n\r\n"
+
+
+def test_space_behind_a_value_is_none_of_it(asked):
+    told, _ = asked(question(), answer(b"[]", _DATE + b"A: b \t\r\n"))
+    assert told == answer(b"[]", _DATE + b"A: b\r\n")

@@ -263,3 +263,18 @@ def test_a_body_comes_back_whole_from_any_chunks_in_any_pieces(body, data):
     message = CHUNKED + b"".join(chunks) + b"0\r\n\r\n"
     cuts = data.draw(strategies.lists(strategies.integers(1, len(message)), max_size=10))
     assert read(message, *cuts) == (body[:at], True)
+
+
+def test_trailers_are_none_of_the_headers():
+    reader = connection.AnswerReader(1000)
+    trailers = b"Inference-Header-Content-Length: 3\r\nTransfer-Encoding: gzip\r\n\r\n"
+    outcome = reader.feed(memoryview(CHUNKED + b"1\r\nx\r\n0\r\n" + trailers))
+    assert outcome.headers == {b"transfer-encoding": b"chunked"}
+    assert outcome.fields == []
+
+
+@pytest.mark.parametrize("status", [102, 110, 199])
+def test_an_informational_answer_with_a_body_is_none(status):
+    early = b"HTTP/1.1 %d x\r\nContent-Length: 5\r\n\r\nearly" % status
+    with pytest.raises(errors.UpstreamBroken, match="and a body" if status > 102 else "not valid HTTP"):
+        read(early + COMPLETE["length"][0])

@@ -94,3 +94,11 @@ def test_so_many_heads_are_remembered_and_no_more():
     long = http(b"{}", headers=b"X-Long: %b\r\n" % bytes([65] * 3000))
     reader.feed(memoryview(long))
     assert known.answer(long) is None
+
+
+def test_the_words_behind_a_status_are_whole_wherever_the_answer_was_cut():
+    text = http(b"{}", b"404 Not Found")
+    for cut in range(1, len(text)):
+        reader = connection.PassedAnswerReader(connection.KnownHeads(), 1000)
+        reader.feed(memoryview(text[:cut]))
+        assert reader.feed(memoryview(text[cut:])).reason == b"Not Found"

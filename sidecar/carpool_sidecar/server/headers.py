@@ -21,6 +21,7 @@ from carpool_sidecar import caches, errors
 from carpool_sidecar.server import responses
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # RFC 3986, 3.2.2, for a host with its port, as Go has it: no check of the structure, but no other bytes.
 _HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 _NO_VERSION = HttpVersion(0, 9)
@@ -105,6 +106,11 @@ def is_utf8(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def has_control(value: str) -> bool:
+    """Whether there is a character in it that no field value may have (RFC 9110, section 5.5)."""
+    return _CONTROL.search(value) is not None
 
 
 def check_utf8(name: str, value: str) -> None:

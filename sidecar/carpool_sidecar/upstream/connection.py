@@ -275,12 +275,14 @@ class AnswerReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Remember a header: the first of each name, and all if there are several of one."""
+        if self.is_in_body:
+            return  # a trailer, which must not be taken for a header (RFC 9110, section 6.5.1)
         key, headers = name.lower(), self._headers
         if key not in headers:
             if self._ordered:
                 self._ordered.append((key, value))
             headers[key] = value
-        elif not self.is_in_body:  # where trailers come
+        else:
             if not self._ordered:
                 self._ordered = list(headers.items())
             self._ordered.append((key, value))
@@ -303,7 +305,9 @@ class AnswerReader:
             raise errors.UpstreamBroken(f"the predictor's answer has the status {status}")
 
     def on_body(self, data: bytes) -> None:
-        """Collect a piece of the body; raises if it is too large."""
+        """Collect a piece of the body; raises if it is too large, or of an informational answer, which has none."""
+        if self._interim:
+            raise errors.UpstreamBroken(f"the predictor's answer has the status {self._status} and a body")
         self._size += len(data)
         if self._size > self.max_bytes:
             raise self._too_large()
@@ -424,15 +428,17 @@ class PassedAnswerReader(AnswerReader):
         """As of any answer."""
         super().on_message_begin()
         self._fields = []
+        self._phrase = b""
 
     def on_status(self, status: bytes) -> None:
-        """Remember the words behind the status."""
-        self._phrase = status
+        """Remember the words behind the status; they may come in parts."""
+        self._phrase += status
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Remember a header as it came."""
         super().on_header(name, value)
-        self._fields.append((name, value))
+        if not self.is_in_body:
+            self._fields.append((name, value))
 
     def on_message_complete(self) -> None:
         """Make the outcome of what was collected."""

@@ -156,9 +156,11 @@ class Questions:
         if answer.status in _UNUSUAL:
             return None
         try:
-            told = CIMultiDict([(name.decode(), value.decode()) for name, value in answer.fields])
+            told = CIMultiDict([(name.decode(), value.rstrip().decode()) for name, value in answer.fields])
             start = f"HTTP/1.1 {answer.status} {answer.reason.decode()}"
         except UnicodeDecodeError:
+            return None
+        if headers_.has_control(start):
             return None
         fields = headers_.end_to_end(told)
         is_lasting = bool(answer.head) and not close and "Date" in fields and "Content-Length" in fields

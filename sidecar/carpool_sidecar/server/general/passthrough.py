@@ -67,7 +67,7 @@ class PassThrough:
         while no byte of an answer was sent. If the predictor's answer breaks off later, the caller's connection is
         reset, so that a part is never taken for the whole. Cancelling this closes the predictor's connection.
         Headers that are not UTF-8 cannot be passed on as they are: `errors.BadRequest` if they are the caller's,
-        `errors.UpstreamBroken` if they are the predictor's.
+        `errors.UpstreamBroken` if they are the predictor's. So too if these have control characters.
         """
         upload = _Upload(request, known_body)
         upgrade = headers.requested_upgrade(request)
@@ -172,14 +172,17 @@ def _check_headers(upstream: aiohttp.ClientResponse) -> None:
     for name, value in upstream.headers.items():
         if not headers.is_utf8(value):
             raise errors.UpstreamBroken(f"the value of the predictor's header {name} is not valid UTF-8")
+        if headers.has_control(value):
+            raise errors.UpstreamBroken(f"the value of the predictor's header {name} has a control character")
 
 
 async def _relay(
     upstream: aiohttp.ClientResponse, request: web.BaseRequest, close: bool, on_bug: Callable[[], None], hold: _Hold
 ) -> web.StreamResponse:
+    is_sayable = upstream.reason is not None and not headers.has_control(upstream.reason)
     answer = _Relayed(
         status=upstream.status,
-        reason=upstream.reason,
+        reason=upstream.reason if is_sayable else "",  # nobody needs it (RFC 9112, section 4)
         headers=headers.end_to_end(upstream.headers),
     )
     if close:
