@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 
 from hypothesis import strategies as st
 
-ROWS = (
-    b"1", b"-0.0", b"1e400", b"1.10", b"null", b"true", b'"a"', b'"bad"', '"é\\u00e9"'.encode(), b'"\\"]}"', b"[1,2]",
-    b"[[],[ ]]", b'{"instances":[1]}', b'{"a":{"b":[{"c":"]"}]}}', b'"' + b"x" * 300 + b'"', b" 7 ", b"\t8\n",
-)  # fmt: skip
-OTHERS = (
-    b'"signature_name":"s"', b'"parameters":{"k":[1,2]}', b'"a":null', b'"\\u0061":1', '"é":"é"'.encode(), b'"id":"7"',
-    b'"Instances":[1]', b'"predictions":[9]', b'"x":{"instances":[5]}',
-)  # fmt: skip
-INVALID = (
-    b"", b" ", b"{}", b"[]", b"null", b"1", b'"instances"', b"{", b'{"instances":', b'{"instances":[1', b"[1]",
-    b'{"instances":[1]', b'{"instances":[]}', b'{"instances":1}', b'{"instances":null}', b'{"instances":{"a":[1]}}',
-    b'{"instances":[1]}x', b'{"instances":[1]]', b'{"instances":[1]}}', b'{"instances":[1]}{"instances":[2]}',
-    b'{"instances":[1],"instances":[2]}', b'{"instances":[1],"inputs":[2]}', b'{"a":1,"\\u0061":2,"instances":[1]}',
-    b'{"instances":[NaN]}', b"{'instances':[1]}", b'{"instances":["\xff"]}', b'{"instances":["\xc3"]}', b"\xff\xfe",
-    b'\xef\xbb\xbf{"instances":[1]}', b'{"instances":[1,]}', b'{"instances":[01]}', b'{"Instances":[1]}',
-    b'{"instances":' + b"[" * 5000, b'{"instances":[' + b"1," * 100 + b"1]}", b'{"inputs":3}', b"\0" * 20,
-    b'{"a":"' + b"y" * 70_000 + b'","instances":[1]}', b"a=b&c=d", b"--x\r\nContent-Disposition: form-data\r\n\r\n",
-)  # fmt: skip
-# Valid, but not to be cut into rows: passed through as it is.
-COLUMNS = (b'{"inputs":{"a":[1,2],"b":[3,4]}}', b'{"inputs":{}}', b'{"signature_name":"s","inputs":{"a":[1]}}')
+from tests.http1.tables import COLUMNS, INVALID, OTHERS, ROWS, gzip_at_once
 
 spaces = st.sampled_from([b"", b"", b"", b" ", b"\r\n", b"\t "])
 
@@ -75,8 +55,3 @@ def coded(draw: st.DrawFn) -> tuple[bytes, bytes]:
         )
     )  # fmt: skip
     return encode(body), coding
-
-
-def gzip_at_once(data: bytes) -> bytes:
-    """gzip with no time in it, so that equal data gives equal bytes."""
-    return gzip.compress(data, mtime=0)

@@ -13,10 +13,9 @@ from typing import Any
 
 import looptime
 
+from tests.http1.tables import NUMBER
 from tests.lanes import differences, exchange, lane, recorder
 
-# What fills the place of a stream's number while it is made.
-NUMBER = b"@@@@@@"
 _SHOWN = 2000
 # Two timers fall due at the same moment; which comes first is not promised.
 _SAME = {"carpool_refused_total['predictor_timeout']": "carpool_refused_total['deadline']"}

@@ -10,12 +10,12 @@ import hypothesis
 from hypothesis import strategies as st
 
 from tests import examples as usual
+from tests.http1.tables import LINE_ENDS, chunked, request
 from tests.lanes import bodies, exchange, heads
 from tests.lanes.pair import Stream
 
 # Without "explain", for which hypothesis traces every line that is run.
 _PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
-LINE_ENDS = [b"\n", b"\r", b"\r\r\n", b"\n\r\n", b" \r\n", b"\r\n\r\n", b"\r\n \r\n", b"\0\r\n"]
 _ENDS = st.sampled_from([b"\r\n"] * 40 + LINE_ENDS)
 
 
@@ -28,30 +28,6 @@ def examples(count: int, shrinks: bool = True) -> Callable[[Any], Any]:
         usual.examples(count), derandomize=not usual.IS_DEEP, database=None,
         suppress_health_check=list(hypothesis.HealthCheck), phases=_PHASES[: None if shrinks else -1],
     )  # fmt: skip
-
-
-def request(
-    body: bytes = b'{"instances":[1]}',
-    target: bytes = heads.target(b"echo"),
-    *lines: bytes,
-    method: bytes = b"POST",
-    version: bytes = b"HTTP/1.1",
-    host: bool = True,
-    length: bool = True,
-) -> bytes:
-    """A well-formed request, apart from what the arguments make of it."""
-    fixed = [b"Host: h"] * host + [b"Content-Length: %d" % len(body)] * length
-    return b"\r\n".join([method + b" " + target + b" " + version, *fixed, *lines, b"", body])
-
-
-def chunked(body: bytes, *sizes: int, last: bytes = b"0\r\n\r\n") -> bytes:
-    """A body in chunks of these sizes and one more for the rest."""
-    parts, at = [], 0
-    for size in (*sizes, len(body)):
-        if part := body[at : at + size]:
-            parts.append(b"%x\r\n%b\r\n" % (len(part), part))
-        at += size
-    return b"".join(parts) + last
 
 
 @st.composite

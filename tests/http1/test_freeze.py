@@ -1,0 +1,40 @@
+"""The sidecar does with each stream what it did when that was kept: `python -m tests.http1.freeze` shows what differs.
+
+Who changes what is done on purpose keeps it anew, and says in tests/http1/README.md what differs from before, and why.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.http1 import corpus, freeze
+
+_SHOWN = 5
+
+
+@pytest.fixture(scope="module")
+def kept() -> freeze.Outcomes:
+    return freeze.kept()
+
+
+@pytest.mark.parametrize("group", corpus.GROUPS)
+def test_each_stream_leads_to_what_it_led_to(kept: freeze.Outcomes, group: str) -> None:
+    now, complaints = freeze.run([group])
+    found = list(freeze.differences(kept, now))
+    assert not found, "\n\n".join([f"{len(found)} of {len(now)} streams", *found[:_SHOWN]])
+    assert not complaints
+
+
+def test_there_are_some_thousands_of_streams_and_nothing_is_kept_of_others(kept: freeze.Outcomes) -> None:
+    streams = {stream.key for group in corpus.GROUPS for stream in corpus.streams(group)}
+    assert len(streams) > 3000
+    assert streams == kept.keys()
+    assert freeze.KEPT.stat().st_size < 1_000_000
+
+
+def test_what_differs_is_told_by_stream_and_lane() -> None:
+    was = {"a: b": ["= closed", "= closed"], "a: c": ["= closed", "= open"]}
+    now = {"a: b": ["= closed", "= reset"], "a: c": ["= closed", "= open"], "a: d": ["", ""]}
+    told = list(freeze.differences(was, now))
+    assert told == ["a: b, fast lane off\n--- was\n= closed\n+++ is\n= reset", "a: d: new"]
+    assert list(freeze.between_lanes(was)) == ["a: c\n--- fast lane on\n= closed\n+++ fast lane off\n= open"]
