@@ -32,10 +32,10 @@ MODULES = {
     "carpool": """
         measures
         runtime.deadline_timer runtime.driver
-        scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.isolation scheduling.learned_limits
-        scheduling.ledger scheduling.limits scheduling.messages scheduling.own_time scheduling.packing
-        scheduling.policy scheduling.predictor_model scheduling.queues scheduling.scheduler scheduling.suspicion
-        scheduling.tuning scheduling.window
+        scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.call_limits scheduling.isolation
+        scheduling.learned_limits scheduling.ledger scheduling.limits scheduling.messages scheduling.own_time
+        scheduling.packing scheduling.policy scheduling.predictor_model scheduling.queues scheduling.scheduler
+        scheduling.suspicion scheduling.tuning scheduling.window
     """,
     "carpool_sidecar": """
         batching.calls batching.executor batching.model_registry batching.retried_statuses batching.routes

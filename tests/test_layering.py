@@ -192,6 +192,7 @@ LAYERS = {
             "carpool_sidecar.protocols.lists.rules",
             "carpool.program.shared_names",
             "carpool_sidecar.batching.retried_statuses",
+            "carpool_sidecar.batching.row_shapes",
             "carpool",
         }
     ),

@@ -132,6 +132,9 @@ class Observer:
     def left(self, call: Call) -> None:
         """A caller left before its answer."""
 
+    def learned(self, lesson: messages.Learned) -> None:
+        """From now on other requests share calls, or more or fewer of them do."""
+
     def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
         """Something failed that cannot fail, perhaps with a batch."""
         log.error(words, exc_info=error, extra={"facts": {} if batch is None else {"batch": batch.id}})
@@ -286,6 +289,8 @@ class Driver:
                 self._refuse(effect)
             elif type(effect) is messages.Abandon:
                 self._break_off(effect.batch)
+            elif type(effect) is messages.Learned:
+                self._observer.learned(effect)
         if answers:
             self._answer(answers, about)
         if self.core.bug is not None:

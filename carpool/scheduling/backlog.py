@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from carpool.scheduling import packing
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Part, Request
+from carpool.scheduling.messages import Part, Request, batch_key
 from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue, tier_of
 
 __all__ = ["Backlog", "Queue"]
@@ -37,7 +37,7 @@ class Backlog:
     # _partly_sent  those with a request of which some rows have left
     def __init__(self, limits: Limits, learned: LearnedLimits | None = None) -> None:
         self._limits = limits
-        self._learned = learned or LearnedLimits(limits)
+        self._learned = LearnedLimits(limits) if learned is None else learned
         self._queues: dict[Hashable, Queue] = {}
         self._tiers: dict[int, OldestFirst] = {}
         self._full: OrderedDict[Queue, None] = OrderedDict()
@@ -76,8 +76,9 @@ class Backlog:
             request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
         queue = self._queues.get(request.key)
         if queue is None:
-            most = self._most(request) if self._learned.now else request.max_batch_size
-            queue = self._queues[request.key] = Queue(request.key, limits, most)
+            queue = self._queues[request.key] = Queue(request.key, limits, request.max_batch_size)
+            if not self._learned.is_empty:
+                self._fit(queue, request)
         # As `tier_of` tells, without a call for each request.
         tier: int = rows > limits.small_batch_threshold
         if request.priority:
@@ -96,7 +97,7 @@ class Backlog:
         # As `queue.is_full` tells, without a call for each request.
         if (
             queue.rows < queue.max_batch_size
-            and queue.size < limits.max_batch_bytes
+            and queue.size < queue.max_batch_bytes
             and queue.cost < limits.max_batch_cost
         ):
             return is_first
@@ -195,9 +196,9 @@ class Backlog:
         """
         limits = self._limits
         room = queue.max_batch_size if rows is None else max(1, min(rows, queue.max_batch_size))
-        if queue.rows <= room and queue.size <= limits.max_batch_bytes and queue.cost <= limits.max_batch_cost:
+        if queue.rows <= room and queue.size <= queue.max_batch_bytes and queue.cost <= limits.max_batch_cost:
             return self._take_all(queue)
-        parts = packing.pack(queue, room, limits, queue.max_batch_size)
+        parts = packing.pack(queue, room, limits, queue.max_batch_size, queue.max_batch_bytes)
         rows = size = cost = 0
         for request, start, stop in parts:
             rows += stop - start
@@ -207,7 +208,9 @@ class Backlog:
             request.rows_taken = stop
             request.was_sent = True
             if stop < request.rows:
-                request.size_queued, request.cost_queued = packing.rest(request, start, stop, limits)
+                request.size_queued, request.cost_queued = packing.rest(
+                    request, start, stop, limits, queue.max_batch_bytes
+                )
                 size -= request.size_queued
                 cost -= request.cost_queued
                 if not start:
@@ -223,7 +226,7 @@ class Backlog:
         """Adapt to changed limits. Who waits already keeps the priority it came with."""
         costs = self._limits.row_costs
         for queue in self._queues.values():
-            queue.resize(self._most(queue.oldest))
+            self._fit(queue, queue.oldest)
             for request in queue:
                 payload, start, stop = request.payload, request.rows_taken, request.rows
                 request.cost_queued = 0 if costs is None else sum(costs(payload, start, stop))
@@ -231,18 +234,26 @@ class Backlog:
         self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
 
     def resize(self, key: Hashable) -> None:
-        """Adapt to what was learned of a key."""
-        queue = self._queues.get(key)
-        if queue is not None:
-            queue.resize(self._most(queue.oldest))
-            if queue.is_full:
-                self._full[queue] = None
-            else:
-                self._full.pop(queue, None)
+        """Adapt to what was learned of a batch key, also where its requests are kept apart."""
+        for queue in self._queues.values():
+            if batch_key(queue.key) == key:
+                self._fit(queue, queue.oldest)
+                if queue.is_full:
+                    self._full[queue] = None
+                else:
+                    self._full.pop(queue, None)
 
-    def _most(self, request: Request) -> float:
-        """How many rows the predictor takes in one call with a request like this one."""
-        return min(request.max_batch_size, self._learned.most(request.key))
+    def withdraw_all(self, key: Hashable) -> Sequence[Request]:
+        """As `withdraw` for all of a key but those of which some rows have left; returns them."""
+        found = [request for request in self.of_key(key) if not request.rows_taken]
+        for request in found:
+            self.withdraw(request)
+        return found
+
+    def _fit(self, queue: Queue, request: Request) -> None:
+        """Let a queue with this request have batches of as many rows and bytes as the predictor takes."""
+        most = min(request.max_batch_size, self._learned.most(queue.key))
+        queue.resize(most, self._learned.most_bytes(queue.key))
 
     def _new_fifo(self, queue: Queue, tier: int, sequence: int) -> PriorityFifo:
         fifos = self._tiers.get(tier)

@@ -3,18 +3,23 @@
 A predictor that rejects a batch does not say whose instance it disliked. Sending the halves again, and the halves of
 those, finds the culprit in about 2·log2(n) calls and lets everybody else have their answers. The calls cost the
 predictor time, so a budget bounds how many of them go before regular batches; the others go when nothing regular waits.
+
+Nor does it say whether it disliked any. Rows of several lengths may be none that it takes in one call, so two that
+differ go first: if they are refused, and answered one by one, the others travel apart by their lengths. And where all
+of a refused batch was answered in parts in the end, nobody was to blame: that is learned, see `learned_limits`.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from carpool import errors
 from carpool.scheduling import packing, suspicion
-from carpool.scheduling.learned_limits import LearnedLimits
+from carpool.scheduling.learned_limits import LearnedLimits, Search
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch, Part, Reason, Request, Suspects
 
@@ -28,6 +33,9 @@ _MOST_UNCLEARED = 8
 _MOST_DOUBTFUL = 10
 
 _HALVED = (errors.Remedy.HALVES, errors.Remedy.APART, errors.Remedy.ONE_BY_ONE)
+
+# Of those, after which it is not known whether one member is at fault.
+REFUSALS = (errors.Remedy.HALVES, errors.Remedy.HALVES_WHILE_WELL)
 
 # Verdicts are due on the members of such batches: each counts by itself.
 _WATCHED = (Reason.ISOLATE, Reason.SMALLER, Reason.SUSPECT)
@@ -56,10 +64,11 @@ class TokenBucket:
 
 
 class Retry(NamedTuple):
-    """Rows that travel because of a failure, and why."""
+    """Rows that travel because of a failure, and why; in which search, if their batch was refused."""
 
     parts: Sequence[Part]
     reason: Reason
+    search: Search | None = None
 
 
 class Retries:
@@ -75,9 +84,11 @@ class Retries:
     def __bool__(self) -> bool:
         return bool(self._free or self._paid)
 
-    def add(self, groups: Sequence[Sequence[Part]], reason: Reason, *, is_free: bool) -> None:
+    def add(
+        self, groups: Sequence[Sequence[Part]], reason: Reason, search: Search | None = None, *, is_free: bool
+    ) -> None:
         """Send these again, one call for each group, in this order. If it `is_free`, the budget need not pay for it."""
-        found = [Retry(group, reason) for group in groups if group]
+        found = [Retry(group, reason, search) for group in groups if group]
         (self._free if is_free else self._paid).extendleft(reversed(found))
         self.rows += sum(map(_rows, found))
 
@@ -85,7 +96,7 @@ class Retries:
         """What goes now, less those who left or go whole. With `ignores_budget` the budget neither decides nor pays."""
         while self._free or (self._paid and (ignores_budget or self.budget.tokens >= 1)):
             waiting = self._free or self._paid
-            parts, reason = found = waiting.popleft()
+            parts, reason, search = found = waiting.popleft()
             self.rows -= _rows(found)
             still_open = [
                 part for part in parts if part.request.open and not (part.request.goes_whole and _is_cut(part))
@@ -93,7 +104,7 @@ class Retries:
             if still_open:
                 if waiting is self._paid and not ignores_budget:
                     self.budget.spend()
-                return Retry(still_open, reason)
+                return Retry(still_open, reason, search)
         return None
 
     @property
@@ -188,9 +199,10 @@ class Isolation:
         self.is_calm = False
         parts = [part for part in batch.parts if part.request.open]
         if error.remedy is errors.Remedy.RESEND_ONCE and batch.reason is not Reason.CLOSED:
-            self._retries.add([parts], Reason.CLOSED, is_free=True)
+            self._retries.add([parts], Reason.CLOSED, batch.search, is_free=True)
             return None
-        if error.remedy is errors.Remedy.SMALLER and self._send_smaller(batch, parts, error, now):
+        is_too_large = error.remedy in REFUSALS and self._learned.is_over(batch)
+        if (is_too_large or error.remedy is errors.Remedy.SMALLER) and self._send_smaller(batch, parts, error, now):
             return None
         if error.remedy is errors.Remedy.ONE_BY_ONE and (len(batch.parts) > 1 or _is_cut(batch.parts[0])):
             self._retries.add(_one_by_one(parts), Reason.ISOLATE, is_free=True)
@@ -205,6 +217,20 @@ class Isolation:
         if self._send_again(batch, parts, error, now):
             return None
         return Verdict(errors.NotIsolated(), refused, ())
+
+    def proved(self, batch: Batch, now: float) -> bool:
+        """A part of a refused batch was answered. Returns whether something was learned by that of who may share."""
+        search: Search | None = batch.search
+        is_mixed = len(self._learned.by_length(batch.parts)) > 1
+        size, is_learned = self._learned.size_of(batch.parts), False
+        while search is not None:
+            search.unanswered -= batch.rows
+            search.largest, search.largest_size = max(search.largest, batch.rows), max(search.largest_size, size)
+            search.was_mixed = search.was_mixed or is_mixed
+            if not search.unanswered:
+                is_learned = self._learned.proved(search, batch, now) or is_learned
+            search = search.parent
+        return is_learned
 
     def came_back(self, batch: Batch, lot: int, now: float) -> Sequence[Request]:
         """A batch was answered: learn by its member number `lot`, modulo its length.
@@ -253,19 +279,23 @@ class Isolation:
     def _next_retry(self, now: float, *, ignores_budget: bool) -> Retry | None:
         while self._retries and (found := self._retries.next(ignores_budget)) is not None:
             parts = found.parts if len(found.parts) == 1 else self._sift(found.parts, now)
-            if parts and found.reason is Reason.SMALLER:
-                return self._shortened(parts)
             if parts:
-                return Retry(parts, found.reason)
+                return self._cut(found._replace(parts=parts))
         return None
 
-    def _shortened(self, parts: Sequence[Part]) -> Retry:
-        """What goes of these for a start, after what was learned since they were cut."""
-        most = self._learned.most(parts[0].request.key)
-        if sum([stop - start for _, start, stop in parts]) > most:
-            parts, *rest = packing.pieces(parts, int(most))
-            self._retries.add(rest, Reason.SMALLER, is_free=True)
-        return Retry(parts, Reason.SMALLER)
+    def _cut(self, retry: Retry) -> Retry:
+        """What goes of this for a start, after what was learned since it was put aside."""
+        parts, reason, search = retry
+        key, learned = parts[0].request.key, self._learned
+        groups: Sequence[Sequence[Part]] = [parts]
+        # Two are what shows whether lengths mix, as long as that is in doubt.
+        if reason is Reason.ISOLATE and learned.separates(key, is_sure=len(parts) == 2):
+            groups = learned.by_length(parts)
+        may_be_cut = reason is Reason.SMALLER or (reason is Reason.ISOLATE and len(parts) > 1)
+        if len(groups) == 1 and may_be_cut and _rows(retry) > learned.most(key):
+            groups = packing.pieces(parts, int(learned.most(key)), math.inf, self._limits)
+        self._retries.add(groups[1:], reason, search, is_free=True)
+        return Retry(groups[0], reason, search)
 
     def _next_trial(self, now: float, *, is_free: bool) -> Retry | None:
         parts = self.quarantine.next(now, is_free) if self.quarantine else ()
@@ -291,9 +321,10 @@ class Isolation:
         most = self._learned.refused(batch, error.most_rows, is_whole, now)
         if most is None or request.goes_whole:  # in smaller ones it cannot be answered
             return False
-        batch.pieces_of = most
+        batch.pieces_of, most_bytes = most
         self._suspicion.watch([part.request for part in parts])
-        self._retries.add(packing.pieces(parts, most), Reason.SMALLER, is_free=True)
+        pieces = packing.pieces(parts, batch.pieces_of, most_bytes, self._limits)
+        self._retries.add(pieces, Reason.SMALLER, batch.search, is_free=True)
         return True
 
     def _send_again(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError, now: float) -> bool:
@@ -307,13 +338,22 @@ class Isolation:
             alone = [part for part in parts if part is odd]
             self._retries.add([others, alone] if alone else halves(others), Reason.ISOLATE, is_free=True)
             return True
+        lengths = self._learned.by_length(parts)
+        is_mixed = len(lengths) > 1
+        search = None if error.is_overload else Search(batch, self._learned.size_of(batch.parts), is_mixed)
+        if is_mixed and self._learned.separates(batch.key, is_sure=True):
+            self._retries.add(lengths, Reason.ISOLATE, search, is_free=True)
+            return True
         is_payable = self._limits.retry_budget or self._retries.budget.tokens >= self._retries.unpaid + 2
         if not is_payable or self._retries.rows > _MOST_UNCLEARED * self._limits.max_batch_size:
             return False
         self._suspicion.watch([part.request for part in parts])
         rest = self._sift(parts, now)
-        groups = halves(parts) if len(rest) == len(parts) else [rest]
-        self._retries.add(groups, Reason.ISOLATE, is_free=False)
+        groups = [rest]
+        if len(rest) == len(parts):
+            is_tried = is_mixed and len(parts) > 2 and not self._learned.trusts(batch.key, now)
+            groups = _two_that_differ(parts, lengths) if is_tried else halves(parts)
+        self._retries.add(groups, Reason.ISOLATE, search, is_free=False)
         return True
 
     def _sift(self, parts: Sequence[Part], now: float) -> Sequence[Part]:
@@ -369,6 +409,16 @@ def _one_by_one(parts: Sequence[Part]) -> list[Sequence[Part]]:
             request.goes_whole = True
             found.append([Part(request, 0, request.rows)])
     return found
+
+
+def _two_that_differ(parts: Sequence[Part], lengths: Sequence[Sequence[Part]]) -> list[Sequence[Part]]:
+    """Two small parts of different lengths, which seldom are too much for a call, and the halves of the others."""
+    smallest = sorted([min(group, key=_size) for group in lengths], key=_size)[:2]
+    return [smallest, *halves([part for part in parts if part not in smallest])]
+
+
+def _size(part: Part) -> float:
+    return part.request.size * (part.stop - part.start) / part.request.rows
 
 
 def halves(parts: Sequence[Part]) -> list[Sequence[Part]]:

@@ -1,231 +1,377 @@
-"""How many rows the predictor takes in one call of a key, as its refusals tell.
+"""What may share a call of a key, as the predictor's refusals tell: how many rows or bytes, and of what lengths.
 
-A predictor refuses a batch that is too large for it: by a number that it says or keeps to itself, by the bytes of the
-body, or because its memory is full. The largest batch of that key is halved then, or becomes what was said. What the
-predictor refuses today it may take tomorrow, so now and then one batch is sent that is larger: half-way to what was
-refused, then that, then twice as much. After each that is refused the pause before the next one doubles.
+A predictor refuses a batch that is too large for it: by a number that it says or keeps to itself, by the bytes or the
+tokens of the body, or because its memory is full. Or it refuses rows of several lengths, which are no array for it.
 
-Not every refusal is about the number of rows: one row may be a giant. So a batch no larger than one that was answered
-lowers nothing, unless that happens again and again; and once a request was refused alone while as much was answered of
-the others, the limit is again what it was before. So it is once words with a number were said of one row alone:
-they quote what its caller sent.
+Where its words are known to speak of a size, the largest batch of that key is halved at once, or becomes what was said.
+Whatever the words: if all rows of a refused batch were answered in smaller pieces, none of them was bad. Three times
+that, and nothing as large answered in between, is a limit: on rows where fewer rows explain what was refused and what
+was answered, else on bytes. If what was refused had rows of several lengths, and no piece that was answered had, rows
+are kept apart by their lengths.
+
+What the predictor refuses today it may take tomorrow, so now and then one batch is sent that is larger, or of several
+lengths, see `call_limits`.
+
+Not every refusal for a size is about the number of rows: one row may be a giant. So a batch no larger than one that was
+answered lowers nothing, unless that happens again and again; and once a request was refused alone while as much was
+answered of the others, the limit is again what it was before. So it is once words with a number were said of one row
+alone: they quote what its caller sent.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
-from carpool.scheduling import packing
+from carpool.scheduling import call_limits, packing
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import RETRIES, Batch, Reason, batch_key
+from carpool.scheduling.messages import RETRIES, Apart, Batch, Learned, Lesson, Part, Reason, Request, batch_key
 
-# Seconds from a refusal, or from a larger batch that was answered, to the next larger one; after a limit that the
-# predictor said as a number; and at most.
-_FIRST_PAUSE = 5.0
-_TOLD_PAUSE = 60.0
-_LONGEST_PAUSE = 600.0
+# So many refused batches whose rows were all answered, with nothing in between that speaks against it, are no chance;
+# and so many of several lengths, as first two rows are tried.
+_ENOUGH_PROOFS = 3
+_ENOUGH_APART = 2
 
-# So many refusals in a row, of batches no larger than some that were answered, mean that the predictor takes less now.
-_ENOUGH_DOUBTS = 3
+# What is sent where as much was answered before as is refused now: tokens do not go quite with bytes.
+_SOMEWHAT_LESS = 0.9
+
+# For so long rows of several lengths that were answered together speak against their lengths.
+_TRUST_SECONDS = 60.0
 
 # Callers choose the keys. A key that is not used for so long is forgotten.
 _MOST_KEYS = 1000
 _MEMORY_SECONDS = 3600.0
 
 
-class _Learned:
-    """Of one key, in rows: `size` may be sent, of `most` that the caller of the core allows.
+class Search:
+    """A batch that was refused, until all its rows were answered in parts; then none of them was to blame.
 
-    `answered` is the largest batch that was answered, and `since` that since a batch was last refused that was no
-    retry, when `size` was `before`; `alone` is the smallest lone request that was refused since then. `refused` is the
-    smallest batch that is known to be too large. A batch of more than `size` may leave at `probe_at`, or as soon as
-    there is one if `is_raised`; `probe` is the one that is out. `doubts` counts refusals in a row that `answered`
-    speaks against. `told` is the number that the predictor said last.
+    `largest` and `largest_size` are the most rows and bytes of a part that was answered. `is_mixed` is whether it had
+    rows of several lengths, `was_mixed` whether a part had that was answered. `parent` is the search that it is a part
+    of, if any.
     """
 
     __slots__ = (
-        "alone", "answered", "before", "doubts", "is_raised", "most", "pause", "probe", "probe_at", "refused", "since",
-        "size", "told", "used_at",
+        "is_mixed", "key", "largest", "largest_size", "parent", "rows", "size", "unanswered", "was_mixed"
     )  # fmt: skip
 
+    def __init__(self, batch: Batch, size: int, is_mixed: bool) -> None:
+        self.key = batch.key
+        self.rows = self.unanswered = batch.rows
+        self.size = size
+        self.is_mixed = is_mixed
+        self.was_mixed = False
+        self.largest = self.largest_size = 0
+        self.parent: Search | None = batch.search
+
+
+class _Key:
+    """Of one key: limits, of `most` rows that the caller of the core allows, and whether lengths mix.
+
+    `proofs` and `apart` count refused batches whose rows were all answered: in pieces, or apart by their lengths.
+    Lengths are trusted until `trusted_until`.
+    """
+
+    __slots__ = ("apart", "lengths", "most", "proofs", "rows", "size", "trusted_until", "used_at")
+
     def __init__(self, most: float) -> None:
-        self.size = self.before = self.refused = self.alone = math.inf
         self.most = most
-        self.answered = self.since = self.doubts = 0
-        self.pause = _FIRST_PAUSE
-        self.probe_at = math.inf
-        self.is_raised = False
-        self.probe: Batch | None = None
-        self.told: int | None = None
-        self.used_at = -math.inf
+        self.rows = call_limits.RowLimit()
+        self.size = call_limits.Limit()
+        self.lengths = call_limits.Trial()
+        self.proofs = self.apart = 0
+        self.trusted_until = self.used_at = -math.inf
+
+    @property
+    def is_apart(self) -> bool:
+        return self.apart >= _ENOUGH_APART
 
 
 class LearnedLimits:
     """What was learned, by key. Times are seconds on the scheduler's clock.
 
-    Sizes are in rows as the predictor counts them: padded, where it has `allowed_sizes`.
+    Sizes are in rows as the predictor counts them: padded, where it has `allowed_sizes`. `lessons` are to be told and
+    cleared by whoever asks for them.
     """
 
-    # Mutable state: `now` and _keys, both by the hash of a key, as keys may be large. Equal hashes of different keys
-    # do no harm: a limit that is too low is raised again.
+    # Mutable state: `now`, `bytes_now`, `apart` and _keys, all by the hash of a key, as keys may be large; `is_empty`,
+    # of those; `lessons`.
+    # Equal hashes of different keys do no harm: a limit that is too low is raised again.
     def __init__(self, limits: Limits) -> None:
         self.now: dict[int, float] = {}
-        """The most rows of the next batch, by the hash of its key. Empty while nothing was refused for its size."""
+        """The most rows of the next batch, by the hash of its key, where there is such a limit."""
+        self.bytes_now: dict[int, float] = {}
+        """The most bytes, likewise."""
+        self.apart: set[int] = set()
+        """Whose requests are kept apart by the lengths of their rows."""
+        self.is_empty = True
+        """Whether nothing is known of any key: then only refusals need telling."""
+        self.lessons: list[Learned] = []
         self._limits = limits
-        self._keys: OrderedDict[int, _Learned] = OrderedDict()
+        self._keys: OrderedDict[int, _Key] = OrderedDict()
+
+    # --- questions ---------------------------------------------------------------------------------------------
 
     def most(self, key: Hashable) -> float:
         """Rows that the next batch of a key may have; infinity if nothing was learned of it."""
-        return self.now.get(hash(batch_key(key)), math.inf)
+        return self.now.get(hash(batch_key(key)), math.inf) if self.now else math.inf
+
+    def most_bytes(self, key: Hashable) -> float:
+        """Its bytes, likewise."""
+        return self.bytes_now.get(hash(batch_key(key)), math.inf) if self.bytes_now else math.inf
 
     def smallest(self, now: float) -> float:
-        """The smallest limit of any key that is in use; 0 if there is none."""
-        used = [learned.size for learned in list(self._keys.values()) if now - learned.used_at < _MEMORY_SECONDS]
-        return min(used, default=0)
+        """The smallest limit on rows of any key that is in use; 0 if there is none."""
+        return min([known.rows.size for known in self._used(now) if known.rows.size < math.inf], default=0)
 
-    def refused(self, batch: Batch, told: int | None, is_whole: bool, now: float) -> int | None:
-        """A batch was refused for its size. Returns how many rows to send at once instead, or None if not to.
+    def smallest_bytes(self, now: float) -> float:
+        """The smallest limit on bytes, likewise."""
+        return min([known.size.size for known in self._used(now) if known.size.size < math.inf], default=0)
+
+    def kept_apart(self, now: float) -> int:
+        """How many keys that are in use have their requests kept apart by the lengths of their rows."""
+        return sum([known.is_apart for known in self._used(now)])
+
+    def _used(self, now: float) -> Sequence[_Key]:
+        return [known for known in list(self._keys.values()) if now - known.used_at < _MEMORY_SECONDS]
+
+    def key_of(self, request: Request) -> Hashable:
+        """With whom an accepted request may share a batch, as far as that is learned."""
+        key, row_shape = batch_key(request.key), self._limits.row_shape
+        if row_shape is None or hash(key) not in self.apart:
+            return key
+        shape = row_shape(request.payload)
+        return Apart(key, shape, request.sequence if shape is None else 0)
+
+    def separates(self, key: Hashable, *, is_sure: bool) -> bool:
+        """Whether requests of a key that were refused together are to be sent apart by the lengths of their rows."""
+        known = self._keys.get(hash(batch_key(key)))
+        return known is not None and (known.is_apart if is_sure else known.apart > 0)
+
+    def trusts(self, key: Hashable, now: float) -> bool:
+        """Whether rows of several lengths were answered together lately."""
+        known = self._keys.get(hash(batch_key(key)))
+        return known is not None and now < known.trusted_until
+
+    def by_length(self, parts: Sequence[Part]) -> Sequence[Sequence[Part]]:
+        """Parts in groups that may share a call if lengths do not mix, in the order of their first ones."""
+        row_shape = self._limits.row_shape
+        if row_shape is None or len(parts) < 2:
+            return [parts]
+        groups: dict[Hashable, list[Part]] = {}
+        for part in parts:
+            shape = None if part.request.payload is None else row_shape(part.request.payload)
+            groups.setdefault(part.request if shape is None else shape, []).append(part)
+        return list(groups.values())
+
+    def is_over(self, batch: Batch) -> bool:
+        """Whether a batch is larger than what is known to be answered, and can be cut."""
+        known = self._keys.get(hash(batch_key(batch.key)))
+        if known is None or batch.rows < 2:
+            return False
+        return self._padded(batch.rows) > known.rows.size or self._bytes(known, batch.parts) > known.size.size
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def refused(self, batch: Batch, told: int | None, is_whole: bool, now: float) -> tuple[int, float] | None:
+        """A batch was refused for its size. Returns how many rows and bytes to send instead, or None if not to.
 
         `told` is how many rows the predictor says it takes, if it does. `is_whole` says that the batch was one request
         as its caller sent it: that is sent in smaller pieces only if it was known to be too large before.
         """
-        place = hash(batch_key(batch.key))
-        learned = self._keys.get(place) or _Learned(batch.parts[0].request.max_batch_size)
+        known = self._known(batch)
+        learned = known.rows
         rows = self._padded(batch.rows)
-        is_over = rows > learned.size
-        if learned.probe is batch:
-            learned.probe = None
-            learned.refused = min(learned.refused, rows)
-            self._postpone(learned, now)
+        is_over = self.is_over(batch)
+        learned.too_much(batch, rows, now)
+        known.size.too_much(batch, self._bytes(known, batch.parts), now)
         if told is not None and 0 < told < batch.rows:
             size = self._usable(told)
             if learned.size != size:
                 learned.before = learned.size if learned.told is None else learned.before
-                self._lower(learned, size, told + 1, now)
+                learned.lower(size, told + 1, now)
                 learned.told, learned.since, learned.alone = told, 0, math.inf
-                learned.pause = _TOLD_PAUSE
-                learned.probe_at = now + _TOLD_PAUSE
+                learned.trial.begin(now, call_limits.TOLD_PAUSE)
         elif is_whole or batch.rows == 1:
             if told is not None and told == learned.told and batch.rows == 1:
                 learned.size, learned.refused, learned.told = learned.before, math.inf, None
             elif batch.reason is Reason.SMALLER:
                 learned.alone = min(learned.alone, rows)
-                self._restore(learned)
+                learned.restore()
         elif not is_over:
             self._learn(learned, batch, rows, now)
-        self._keep(place, learned, now)
+        self._keep(known, batch.key, now)
         if batch.rows == 1 or (is_whole and not is_over):
             return None
-        return int(learned.size) if learned.size < batch.rows else (batch.rows + 1) // 2
+        if learned.size < batch.rows:
+            return int(learned.size), known.size.size
+        is_over = self._bytes(known, batch.parts) > known.size.size
+        return batch.rows if is_over else (batch.rows + 1) // 2, known.size.size
 
     def answered(self, batch: Batch, now: float) -> bool:
-        """A batch came back with predictions. Returns whether its key's limit is another one."""
-        place = hash(batch_key(batch.key))
-        learned = self._keys.get(place)
-        if learned is None:
-            return False
-        rows = self._padded(batch.rows)
-        learned.since = max(learned.since, rows)
-        if rows >= learned.answered:
-            learned.answered, learned.doubts = rows, 0
-        if learned.probe is batch:
-            learned.probe = None
-            learned.pause = _FIRST_PAUSE
-            learned.probe_at = now + _FIRST_PAUSE
-        if rows > learned.size:
-            learned.size = float(rows)
-            learned.is_raised = False
-            if rows >= learned.refused:
-                learned.refused = math.inf
-        self._restore(learned)
-        return self._keep(place, learned, now)
+        """A batch came back with predictions. Returns whether something else holds for its key."""
+        known = self._keys.get(hash(batch_key(batch.key)))
+        may_be_mixed = batch.search is not None or (known is not None and known.apart > 0)
+        is_mixed = may_be_mixed and type(batch.key) is not Apart and len(self.by_length(batch.parts)) > 1
+        if known is None:
+            if not is_mixed:
+                return False
+            known = self._known(batch)
+        if is_mixed:
+            known.trusted_until = now + _TRUST_SECONDS
+            if known.is_apart:
+                self.lessons.append(Learned(batch, Lesson.TOGETHER, 0))
+            known.apart = 0
+            known.lengths.begin(now)
+        known.rows.took(batch, self._padded(batch.rows), now)
+        known.size.took(batch, self._bytes(known, batch.parts), now)
+        if known.rows.refused == known.size.refused == math.inf:
+            known.proofs = 0
+            if batch.rows >= self._limits.max_batch_size:
+                known.size.size = math.inf  # rows are what bounds batches
+        return self._keep(known, batch.key, now)
 
-    def failed(self, batch: Batch, now: float) -> None:
-        """A batch failed for another reason. One that was larger than others may have been the end of the predictor."""
-        learned = self._keys.get(hash(batch_key(batch.key)))
-        if learned is not None and learned.probe is batch:
-            learned.probe = None
-            self._postpone(learned, now)
+    def proved(self, search: Search, batch: Batch, now: float) -> bool:
+        """All rows of a refused batch were answered, with this batch the last. Returns as `answered` does."""
+        known = self._known(batch)
+        if search.is_mixed and not search.was_mixed:
+            known.apart += 1
+            if known.apart == _ENOUGH_APART:
+                known.lengths.begin(now)
+                self.lessons.append(Learned(batch, Lesson.APART, 0))
+        else:
+            known.proofs += 1
+            self._explain(known, search, batch, now)
+        return self._keep(known, batch.key, now)
+
+    def failed(self, batch: Batch, is_refusal: bool, now: float) -> None:
+        """A batch failed for a reason that is not known to be its size, be it a refusal.
+
+        Without one it may have been the end of the predictor, if it was larger than others.
+        """
+        known = self._keys.get(hash(batch_key(batch.key)))
+        if known is None:
+            return
+        if is_refusal:
+            known.rows.too_much(batch, self._padded(batch.rows), now)
+            known.size.too_much(batch, self._bytes(known, batch.parts), now)
+        for trial in (known.rows.trial, known.size.trial, known.lengths):
+            if trial.batch is batch:
+                trial.postpone(now)
 
     def left(self, batch: Batch, now: float) -> bool:
-        """A batch left. Returns whether its key's limit is another one: there is to be a larger batch, or no more."""
-        place = hash(batch_key(batch.key))
-        learned = self._keys.get(place)
-        if learned is None:
+        """A batch left. Returns as `answered` does: there is to be a larger batch, or one of several lengths, or none
+        any more."""
+        known = self._keys.get(hash(batch_key(batch.key)))
+        if known is None:
             return False
-        if batch.reason not in RETRIES and learned.probe is None:
-            if not learned.is_raised:
-                learned.is_raised = now >= learned.probe_at
-            elif self._padded(batch.rows) > learned.size:
-                learned.probe = batch
-                learned.is_raised = False
-        return self._keep(place, learned, now)
+        if batch.reason not in RETRIES:
+            known.rows.trial.left(batch, self._padded(batch.rows) > known.rows.size, now)
+            known.size.trial.left(batch, self._bytes(known, batch.parts) > known.size.size, now)
+            if known.is_apart:
+                known.lengths.left(batch, known.lengths.is_due and len(self.by_length(batch.parts)) > 1, now)
+        return self._keep(known, batch.key, now)
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def _learn(self, learned: _Learned, batch: Batch, rows: int, now: float) -> None:
+    def _known(self, batch: Batch) -> _Key:
+        return self._keys.get(hash(batch_key(batch.key))) or _Key(batch.parts[0].request.max_batch_size)
+
+    def _learn(self, learned: call_limits.RowLimit, batch: Batch, rows: int, now: float) -> None:
         """A batch that was not known to be too large is."""
         is_retry = batch.reason is Reason.SMALLER
         if not is_retry:
             learned.before, learned.since, learned.alone = learned.size, 0, math.inf
         if rows <= learned.answered:
-            learned.doubts += not is_retry
-            if is_retry or learned.doubts < _ENOUGH_DOUBTS:
+            if is_retry or not learned.doubt(rows):
                 return
             learned.answered = 0
         lower = self._usable(max(1, (rows + 1) // 2))
-        self._lower(learned, max(lower, learned.answered), rows, now)
+        learned.lower(max(lower, learned.answered), rows, now)
 
-    def _lower(self, learned: _Learned, size: int, refused: int, now: float) -> None:
-        learned.size, learned.refused, learned.told = float(size), float(refused), None
-        learned.answered = min(learned.answered, size)
-        learned.doubts = 0
-        learned.probe, learned.is_raised = None, False
-        learned.pause = _FIRST_PAUSE
-        learned.probe_at = now + _FIRST_PAUSE
+    def _explain(self, known: _Key, search: Search, batch: Batch, now: float) -> None:
+        """Lower the limit that explains what was refused and what was answered: that on rows, else that on bytes.
 
-    def _restore(self, learned: _Learned) -> None:
-        """Undo what was learned from a batch if a request was refused alone while as much of the others was answered.
-
-        To be called when either happened.
+        Where neither does, again and again, the one that is nearest to it becomes somewhat less than what was refused.
         """
-        if learned.told is None and learned.since >= learned.alone and learned.before > learned.size:
-            learned.size = learned.before
-            learned.refused = math.inf
+        rows, size = known.rows, known.size
+        rows.note(self._padded(search.rows), self._padded(search.largest))
+        size.note(search.size, search.largest_size)
+        is_known = self._padded(search.rows) > rows.size or search.size > size.size
+        if is_known or known.proofs < _ENOUGH_PROOFS:
+            return
+        explains_rows, explains_size = rows.answered < rows.refused, size.answered < size.refused and search.size > 0
+        is_near = not search.size or rows.answered * search.size <= size.answered * search.rows
+        on_rows = explains_rows or (not explains_size and is_near)
+        limit: call_limits.Limit = rows if on_rows else size
+        weight = search.rows if on_rows else search.size
+        if explains_rows or explains_size:
+            most, refused = limit.answered, limit.refused
+        elif limit.doubt(weight):
+            most, refused = int(weight * _SOMEWHAT_LESS), weight
+        else:
+            return
+        most = self._usable(max(1, most)) if on_rows else most
+        if most >= limit.size:
+            return
+        limit.lower(most, refused, now)
+        if on_rows:
+            rows.before = rows.size
+        elif explains_size and rows.told is None:
+            rows.size = rows.before = math.inf
+        self.lessons.append(Learned(batch, Lesson.ROWS if on_rows else Lesson.BYTES, most))
 
-    def _postpone(self, learned: _Learned, now: float) -> None:
-        learned.pause = min(_LONGEST_PAUSE, learned.pause * 2)
-        learned.probe_at = now + learned.pause
+    def _keep(self, known: _Key, key: Hashable, now: float) -> bool:
+        """Note what is known of a key, if that is worth anything. Returns whether something else holds for it."""
+        place = hash(batch_key(key))
+        rows, size = known.rows, known.size
+        before = self.now.pop(place, math.inf), self.bytes_now.pop(place, math.inf), place in self.apart
+        self._keys.pop(place, None)
+        self.apart.discard(place)
+        if rows.size < min(known.most, self._limits.max_batch_size):
+            self.now[place] = self._raised(rows) if rows.trial.is_due else rows.size
+        else:
+            rows.size = math.inf
+        if size.size < math.inf:
+            self.bytes_now[place] = size.larger if size.trial.is_due else size.size
+        if known.is_apart and not known.lengths.is_due:
+            self.apart.add(place)
+        after = self.now.get(place, math.inf), self.bytes_now.get(place, math.inf), place in self.apart
+        if place in self.now or place in self.bytes_now or known.proofs or known.apart or known.trusted_until > now:
+            known.used_at = now
+            self._keys[place] = known
+            self._forget_old(now)
+        self.is_empty = not self._keys
+        return after != before
 
-    def _raised(self, learned: _Learned) -> float:
+    def _raised(self, rows: call_limits.RowLimit) -> float:
         """The size of the next larger batch."""
-        size, refused = learned.size, learned.refused
-        larger = size * 2 if refused == math.inf else max(size + 1, (size + refused) // 2)
-        allowed = self._limits.allowed_sizes
+        larger, allowed = rows.larger, self._limits.allowed_sizes
         if not allowed:
             return larger
-        return max([each for each in allowed if each <= larger and each > size] or [self._padded(int(size) + 1)])
-
-    def _keep(self, place: int, learned: _Learned, now: float) -> bool:
-        """Note what is known of a key, if that is worth anything. Returns whether its limit is another one."""
-        before = self.now.pop(place, math.inf)
-        self._keys.pop(place, None)
-        if learned.size >= min(learned.most, self._limits.max_batch_size):
-            return before != math.inf
-        learned.used_at = now
-        self._keys[place] = learned
-        self.now[place] = self._raised(learned) if learned.is_raised else learned.size
-        self._forget_old(now)
-        return self.now[place] != before
+        held = [each for each in allowed if rows.size < each <= larger]
+        return max(held) if held else self._padded(int(rows.size) + 1)
 
     def _forget_old(self, now: float) -> None:
         while self._keys:
             place, oldest = next(iter(self._keys.items()))
             if len(self._keys) <= _MOST_KEYS and now - oldest.used_at < _MEMORY_SECONDS:
                 return
-            del self._keys[place], self.now[place]
+            del self._keys[place]
+            self.now.pop(place, None)
+            self.bytes_now.pop(place, None)
+            self.apart.discard(place)
+
+    def _bytes(self, known: _Key, parts: Sequence[Part]) -> int:
+        """Bytes of these, where they matter."""
+        if not known.proofs and known.size.size == math.inf:
+            return 0
+        return self.size_of(parts)
+
+    def size_of(self, parts: Sequence[Part]) -> int:
+        """Bytes of these."""
+        return sum([packing.part_size(part, self._limits) for part in parts])
 
     def _padded(self, rows: int) -> int:
         return packing.padded(rows, self._limits.allowed_sizes)

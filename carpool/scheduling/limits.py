@@ -6,7 +6,7 @@ The numbers are one mutable object, so that a change at run time reaches every p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ _LONGEST_RETRY_AFTER = 60
 
 RowMeasure = Callable[[Any, int, int], Sequence[int]]
 """Measures rows `start` to `stop` (exclusive) of a request's payload, one number for each."""
+
+RowShape = Callable[[Any], Hashable | None]
+"""What the rows of a payload have in common in their lengths; None if they are of several."""
 
 
 def lengths(payload: Any, start: int, stop: int) -> list[int]:
@@ -42,6 +45,8 @@ class Limits:
     A batch carries at most `max_batch_size` instances, `max_batch_bytes` of request bodies and `max_batch_cost` of what
     `row_costs` measures (None: costs nothing); only an instance that is over a limit by itself goes beyond it, alone.
     `row_sizes` tells the bytes of each instance; it is asked only about requests that no batch could carry whole.
+    `row_shape` tells which requests' rows have equal lengths (None: nobody's have any); it is asked only where the
+    predictor refused rows together.
     `allowed_sizes` are the sizes the predictor computes with, ascending (empty: any); its last is `max_batch_size`.
     Requests of at most `small_batch_threshold` instances overtake larger ones of equal priority that came less than
     `priority_ageing` before them. A request overtakes those of lower priority that came less than `level_ageing` before
@@ -62,6 +67,7 @@ class Limits:
     max_batch_cost: float = math.inf
     row_sizes: RowMeasure = lengths
     row_costs: RowMeasure | None = None
+    row_shape: RowShape | None = None
     allowed_sizes: tuple[int, ...] = ()
     small_batch_threshold: int = 0
     priority_ageing: float = 1.0

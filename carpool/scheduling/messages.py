@@ -90,9 +90,22 @@ class Suspects(NamedTuple):
     is_known: bool
 
 
+class Apart(NamedTuple):
+    """The batch key of requests that share calls only among themselves, as rows of several lengths do not mix there.
+
+    `shape` is that of their rows; None for the one request of this `number` that has rows of several.
+    """
+
+    key: Hashable
+    shape: Hashable
+    number: int
+
+
 def batch_key(key: Hashable) -> Hashable:
-    """The key that a request came with, also while it is suspected."""
-    return key.key if type(key) is Suspects else key
+    """The key that a request came with, also while it is suspected or kept apart."""
+    while isinstance(key, (Suspects, Apart)):
+        key = key.key
+    return key
 
 
 class Part(NamedTuple):
@@ -158,9 +171,10 @@ class Batch:
 
     `reason` says why it left, `rows` is the number of instances it carries. `about` belongs to whoever carries it out.
     If it was refused for its size and goes again in smaller pieces, `pieces_of` is how many rows each has at most.
+    `search` is isolation's: the one that it is a part of, if its rows were refused before.
     """
 
-    __slots__ = ("about", "dispatched", "error", "id", "key", "parts", "pieces_of", "reason", "rows")
+    __slots__ = ("about", "dispatched", "error", "id", "key", "parts", "pieces_of", "reason", "rows", "search")
     pieces_of: int
 
     def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: Reason) -> None:
@@ -172,6 +186,7 @@ class Batch:
         self.dispatched = 0.0
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
         self.about: Any = None
+        self.search: Any = None
 
 
 class Dispatch(NamedTuple):
@@ -203,7 +218,31 @@ class Abandon(NamedTuple):
     batch: Batch
 
 
-Effect = Dispatch | Answer | Refuse | Abandon
+class Lesson(enum.StrEnum):
+    """What is learned of what may share a call, whatever words the predictor refused it in."""
+
+    APART = "apart"
+    """Rows of several lengths were refused together, and answered each length by itself."""
+
+    TOGETHER = "together"
+    """They are answered together again."""
+
+    ROWS = "rows"
+    """What was refused together was answered in pieces with fewer rows."""
+
+    BYTES = "bytes"
+    """What was refused together was answered in pieces with fewer bytes."""
+
+
+class Learned(NamedTuple):
+    """Tell people what this batch completed: a `lesson` on its key. `most` is how many rows or bytes are sent now."""
+
+    batch: Batch
+    lesson: Lesson
+    most: int
+
+
+Effect = Dispatch | Answer | Refuse | Abandon | Learned
 
 
 def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) -> None:

@@ -16,20 +16,20 @@ from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Part, Request
 
 
-def pack(waiting: Iterable[Request], rows: int, limits: Limits, most: int) -> list[Part]:
+def pack(waiting: Iterable[Request], rows: int, limits: Limits, most: int, most_bytes: float) -> list[Part]:
     """The parts of the next batch, of at most `rows` rows, from requests in the order they should travel.
 
-    A request travels whole unless no batch could carry it whole, as `most` is how many rows one of theirs could have;
-    then it fills what room there is and is the last part. The first request always travels: whole if a batch could
-    carry it, even if it has more than `rows` rows, and with one row if that row is over a limit by itself. Nothing is
-    changed.
+    A request travels whole unless no batch could carry it whole, as `most` and `most_bytes` are how many rows and bytes
+    one of theirs could have; then it fills what room there is and is the last part. The first request always travels:
+    whole if a batch could carry it, even if it has more than `rows` rows, and with one row if that row is over a limit
+    by itself. Nothing is changed.
     """
     parts: list[Part] = []
-    size, cost = limits.max_batch_bytes, limits.max_batch_cost
+    size, cost = most_bytes, limits.max_batch_cost
     for request in waiting:
         start, stop = request.rows_taken, request.rows
         if stop - start > rows or request.size_queued > size or request.cost_queued > cost:
-            if _travels_whole(request, limits, most):
+            if _travels_whole(request, limits, most, most_bytes):
                 return parts or [Part(request, start, stop)]
             stop = _last_fitting(request, rows, size, cost, limits)
             stop = stop if parts else max(stop, start + 1)
@@ -43,43 +43,58 @@ def pack(waiting: Iterable[Request], rows: int, limits: Limits, most: int) -> li
     return parts
 
 
-def rest(request: Request, start: int, stop: int, limits: Limits) -> tuple[int, int]:
+def rest(request: Request, start: int, stop: int, limits: Limits, most_bytes: float) -> tuple[int, int]:
     """Bytes and cost of what still waits of a request once its rows `start` to `stop` have left.
 
     What is not limited is not measured, so it stays what it was.
     """
     size, cost = request.size_queued, request.cost_queued
-    if limits.max_batch_bytes < math.inf:
+    if most_bytes < math.inf:
         size -= sum(limits.row_sizes(request.payload, start, stop))
     if limits.row_costs is not None:
         cost -= sum(limits.row_costs(request.payload, start, stop))
     return size, cost
 
 
-def pieces(parts: Iterable[Part], most: int) -> list[list[Part]]:
-    """Parts that have left, in groups of at most `most` rows, in order: cut only where one has more than that."""
+def part_size(part: Part, limits: Limits) -> int:
+    """Bytes of rows that travel; a share of their request's where its payload is gone."""
+    request, start, stop = part
+    rows = stop - start
+    if rows == request.rows or not request.size or request.payload is None:
+        return request.size * rows // request.rows
+    return sum(limits.row_sizes(request.payload, start, stop))
+
+
+def pieces(parts: Iterable[Part], most: int, most_bytes: float, limits: Limits) -> list[list[Part]]:
+    """Parts that have left, in groups of at most `most` rows and `most_bytes`, in order.
+
+    They are cut only where one has more than that.
+    """
     groups: list[list[Part]] = []
-    room = 0
-    for request, start, stop in parts:
-        is_large = stop - start > most
+    room, room_bytes = 0, most_bytes
+    for part in parts:
+        request, start, stop = part
+        size = 0 if most_bytes == math.inf else part_size(part, limits)
+        at_most = most if size <= most_bytes else max(1, min(most, int((stop - start) * most_bytes / size)))
+        is_large = stop - start > at_most
         if is_large and stop - start == request.rows:
             request.cut()
         while start < stop:
-            if not room or (stop - start > room and not is_large):
+            has_room = stop - start <= room and size <= room_bytes
+            if not room or (not has_room and (size or not is_large)):
                 groups.append([])
-                room = most
+                room, room_bytes = at_most if is_large else most, most_bytes
             end = min(stop, start + room)
             groups[-1].append(Part(request, start, end))
             room -= end - start
             start = end
+        room_bytes -= size
     return groups
 
 
-def _travels_whole(request: Request, limits: Limits, most: int) -> bool:
+def _travels_whole(request: Request, limits: Limits, most: int, most_bytes: float) -> bool:
     return not request.rows_taken and (
-        request.rows <= most
-        and request.size_queued <= limits.max_batch_bytes
-        and request.cost_queued <= limits.max_batch_cost
+        request.rows <= most and request.size_queued <= most_bytes and request.cost_queued <= limits.max_batch_cost
     )
 
 

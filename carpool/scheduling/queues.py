@@ -68,15 +68,16 @@ class PriorityFifo:
 class Queue:
     """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost.
 
-    `fifos` has those that are not empty, by tier. `max_batch_size` is what one batch of them may carry.
+    `fifos` has those that are not empty, by tier. `max_batch_size` and `max_batch_bytes` are what one batch of them may
+    carry.
     """
 
-    __slots__ = ("_limits", "_stale", "cost", "fifos", "key", "max_batch_size", "rows", "size")
+    __slots__ = ("_limits", "_stale", "cost", "fifos", "key", "max_batch_bytes", "max_batch_size", "rows", "size")
 
-    def __init__(self, key: Hashable, limits: Limits, most: float = math.inf) -> None:
-        """`most` is how many rows the predictor takes in one call of this key."""
+    def __init__(self, key: Hashable, limits: Limits, most: float = math.inf, most_bytes: float = math.inf) -> None:
+        """`most` and `most_bytes` are how many rows and bytes the predictor takes in one call of this key."""
         self._limits = limits
-        self.resize(most)
+        self.resize(most, most_bytes)
         self._stale = 0  # requests in the fifos that do not wait any more, at most
         self.key = key
         self.rows = 0
@@ -84,9 +85,10 @@ class Queue:
         self.cost = 0
         self.fifos: dict[int, PriorityFifo] = {}
 
-    def resize(self, most: float) -> None:
-        """Adapt to changed limits, and to how many rows the predictor takes."""
+    def resize(self, most: float, most_bytes: float) -> None:
+        """Adapt to changed limits, and to how many rows and bytes the predictor takes."""
         self.max_batch_size = int(min(self._limits.max_batch_size, most))
+        self.max_batch_bytes = min(self._limits.max_batch_bytes, most_bytes)
 
     @property
     def oldest(self) -> Request:
@@ -109,9 +111,7 @@ class Queue:
         """Whether the next batch is as large as it can get: waiting would not let it carry more."""
         limits = self._limits
         return (
-            self.rows >= self.max_batch_size
-            or self.size >= limits.max_batch_bytes
-            or self.cost >= limits.max_batch_cost
+            self.rows >= self.max_batch_size or self.size >= self.max_batch_bytes or self.cost >= limits.max_batch_cost
         )
 
     @property
@@ -127,7 +127,7 @@ class Queue:
         return sum([part.stop - part.start for part in self._next_parts()])
 
     def _next_parts(self) -> list[Part]:
-        return packing.pack(self, self.max_batch_size, self._limits, self.max_batch_size)
+        return packing.pack(self, self.max_batch_size, self._limits, self.max_batch_size, self.max_batch_bytes)
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in the order in which they travel; the queue must not change meanwhile."""

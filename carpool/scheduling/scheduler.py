@@ -12,7 +12,8 @@ Its rules:
 5. After a failure the error's remedy decides: end, resend once, halves (paid from a budget), apart or smaller (free).
    A cut request whose parts cannot be answered goes whole.
    What is sent again goes before regular batches, or after them if the budget cannot pay for it. What the predictor
-   refuses for its size is also learned: later batches of that key are smaller, for a while.
+   refuses for its size, or together though all of it was answered in parts, is also learned: later batches of that key
+   are smaller, or of one length, for a while.
 6. A request that resembles rejected ones travels alone, and rarely enough to keep nobody else waiting for long.
 7. A request ends exactly once: answered, refused, or cancelled by its caller. At its deadline it is refused.
 8. When the last caller of a batch leaves, the batch is abandoned: its slot is for those who do wait, as soon as its
@@ -58,10 +59,10 @@ STATE = """
 attribute        what it is                                  written by
 backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _next_batch, _decide,
                                                              give_up, _close, _keep_whole, limits_changed, _resize
-learned_limits   how much the predictor takes in one call    done, failed, _fill
+learned_limits   what the predictor takes in one call        _learn_from, _lessons, failed, _fill
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
                                                              _keep_whole, _fill, _next_batch, _next_after_failures,
-                                                             limits_changed, _resize
+                                                             limits_changed, _resize, _learn_from
 in_flight        batches at the predictor                    _fill, done, failed
 policy           what it learned of the predictor            submit, _accept_all, done, failed, _fill, _decide,
                                                              limits_changed, and whoever calls reconsider
@@ -146,6 +147,8 @@ class Scheduler:
         if error is not None:
             return (Refuse(request, error),)
         self._accept(request)
+        if self.learned_limits.apart:
+            request.key = self.learned_limits.key_of(request)
         is_notable = self.backlog.add(request)
         # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
         if not self._has_slot or (now < self._settled_until and not is_notable):
@@ -163,6 +166,9 @@ class Scheduler:
         now = self._clock()
         if not self._accept_all(requests, now):
             return self._submit_each(requests, now)
+        if self.learned_limits.apart:
+            for request in requests:
+                request.key = self.learned_limits.key_of(request)
         is_notable = self.backlog.add_all(requests)
         if not self._has_slot or (now < self._settled_until and not is_notable):
             return ()
@@ -189,12 +195,14 @@ class Scheduler:
         try:
             self.admission.observe(batch, now, busy)
             self.policy.completed(batch, now)
-            if self.learned_limits.now and self.learned_limits.answered(batch, now):
-                self._resize(batch)
+            if batch.search is not None or not self.learned_limits.is_empty:
+                self._learn_from(batch, now)
             self._readmit(self.isolation.came_back(batch, self._sequence, now))
         except Exception as error:  # what was to be learned is lost, and no answer
             self._lost(batch, error, now)
         effects = self._step(now, batch)
+        if self.learned_limits.lessons:
+            effects = [*effects, *self._lessons()]
         answers: list[Answer] = []
         try:
             split_predictions(batch, predictions, answers)
@@ -217,8 +225,8 @@ class Scheduler:
         self.in_flight.remove(batch)
         try:
             self.policy.batch_failed(batch, error, now)
-            if self.learned_limits.now and error.remedy is not errors.Remedy.SMALLER:
-                self.learned_limits.failed(batch, now)
+            if not self.learned_limits.is_empty and error.remedy is not errors.Remedy.SMALLER:
+                self.learned_limits.failed(batch, error.remedy in isolation.REFUSALS, now)
             if error.remedy is errors.Remedy.ONE_BY_ONE:
                 self._keep_whole(batch)
             verdict = self.isolation.failed(batch, error, now)
@@ -316,6 +324,14 @@ class Scheduler:
         """The most rows that the predictor takes in one call, of the key with the lowest limit; 0 if none is known."""
         return self.learned_limits.smallest(self._clock())
 
+    def smallest_bytes(self) -> float:
+        """The most bytes, likewise."""
+        return self.learned_limits.smallest_bytes(self._clock())
+
+    def kept_apart(self) -> int:
+        """Of how many keys requests are kept apart by the lengths of their rows."""
+        return self.learned_limits.kept_apart(self._clock())
+
     @property
     def waiting_rows(self) -> int:
         """Instances that wait for a batch, for the first time or again."""
@@ -366,7 +382,7 @@ class Scheduler:
             self.in_flight.add(batch)
             effects.append(Dispatch(batch))
             self.policy.sent(batch, now)
-            if self.learned_limits.now and self.learned_limits.left(batch, now):
+            if not self.learned_limits.is_empty and self.learned_limits.left(batch, now):
                 self._resize(batch)
         self._has_slot = False
         if self.policy.max_in_flight < self.limits.max_in_flight:
@@ -400,11 +416,28 @@ class Scheduler:
             free_at = min(self.isolation.quarantine.next_at(), self.policy.predictor.overdue_at)
             self.policy_deadline = min(self.policy_deadline, free_at)
             return None
-        return Batch(self._new_id(), again.parts[0].request.key, again.parts, again.reason)
+        batch = Batch(self._new_id(), again.parts[0].request.key, again.parts, again.reason)
+        batch.search = again.search
+        return batch
+
+    def _learn_from(self, batch: Batch, now: float) -> None:
+        """A batch was answered that tells what the predictor takes in one call."""
+        is_other = self.learned_limits.answered(batch, now)
+        if batch.search is not None and self.isolation.proved(batch, now):
+            is_other = True
+        if is_other:
+            self._resize(batch)
+
+    def _lessons(self) -> Sequence[Effect]:
+        lessons, self.learned_limits.lessons = self.learned_limits.lessons, []
+        return lessons
 
     def _resize(self, batch: Batch) -> None:
-        """How many rows the predictor takes of a batch's key is another number."""
-        self.backlog.resize(batch_key(batch.key))
+        """Who may share a call of a batch's key is something else, or how much."""
+        key = batch_key(batch.key)
+        self.backlog.resize(key)
+        if hash(key) in self.learned_limits.apart:
+            self._readmit(self.backlog.withdraw_all(key))
         if self.isolation.quarantine:
             self.isolation.quarantine.refresh()
 
@@ -478,6 +511,8 @@ class Scheduler:
         """Let those who were suspected travel with the others, as if they came now."""
         for request in cleared:
             self._sequence = request.sequence = self._sequence + 1
+            if self.learned_limits.apart:
+                request.key = self.learned_limits.key_of(request)
             self.backlog.add(request)
 
     def _lost(self, batch: Batch, error: Exception, now: float) -> None:

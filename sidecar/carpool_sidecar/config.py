@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode
 
 from carpool.program import logs, settings, shared_names
 from carpool.scheduling import limits, packing
-from carpool_sidecar.batching import retried_statuses
+from carpool_sidecar.batching import retried_statuses, row_shapes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import rules
 
@@ -471,6 +471,7 @@ class Settings(BaseSettings):
             max_batch_cost=self.max_batch_cost or math.inf,
             row_sizes=_row_sizes,
             row_costs=_ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None,
+            row_shape=row_shapes.of,
             allowed_sizes=allowed,
             small_batch_threshold=self.small_batch_threshold,
             priority_ageing=self.priority_ageing / 1000,

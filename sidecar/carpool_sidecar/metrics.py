@@ -241,6 +241,16 @@ class Metrics:
             "Learned: most instances that the predictor takes in one call, of the batch key with the lowest limit; 0 "
             "if it refused no batch for its size.",
         )
+        self.learned_batch_bytes = gauge(
+            "learned_batch_bytes",
+            "Learned: most bytes of instances that the predictor takes in one call, of the batch key with the lowest "
+            "such limit; 0 if there is none.",
+        )
+        self.kept_apart = gauge(
+            "kept_apart_keys",
+            "Learned: batch keys whose requests are kept apart by the lengths of their instances, because the "
+            "predictor refuses several lengths in one call.",
+        )
         self.learned = {name: gauge(name, text) for name, text in _LEARNED.items()}
         self.event_loop_lag = histogram(
             "event_loop_lag_seconds", "How much later than asked a timer of the event loop ran; 4 samples/s.", _STALLS

@@ -199,3 +199,51 @@ async def test_a_limit_on_messages_is_learned_over_grpc_in_other_libraries_words
     assert [answer.as_numpy("rows_out").tolist() for answer in answers] == [[[number, 1]] for number in range(8)]
     assert v2.fake.batches == [1, 4, 4]
     assert await v2.metric("carpool_learned_batch_size") == 4
+
+
+# --- in words that nobody knows -----------------------------------------------------------------------------------
+
+
+def one_array(seen: Seen, request: web.BaseRequest) -> web.StreamResponse | None:
+    """Refuses rows of several lengths, as servers do that make one array of them."""
+    rows = seen.rows
+    if len({len(row) for row in rows}) == 1:
+        return None
+    words = f"element 3 of 'instances': expecting tensor size {len(rows[0])}"
+    return web.json_response({"error": words}, status=400)
+
+
+@looptime
+async def test_instances_of_lengths_that_do_not_mix_travel_apart_and_operators_see_it(
+    sidecar_of: Callable[..., Awaitable[Bench]], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = await sidecar_of(max_batch_size=8, max_latency=500, max_in_flight=1)
+    bench.predictor.behave = one_array
+    rows = [[n] * (2 + n % 2) for n in range(8)]
+    with caplog.at_level(logging.WARNING):
+        for refused in (2, 0):
+            bench.predictor.seen.clear()
+            answers = await bench.post_all(*(json.dumps({"instances": [row]}) for row in rows))
+            assert [json.loads(body)["predictions"] for _, body, _ in answers] == [[row] for row in rows]
+            assert sum(len({len(row) for row in batch}) > 1 for batch in bench.predictor.batches) == refused
+    assert [len(batch) for batch in bench.predictor.batches] == [4, 4]
+    assert await bench.metric("carpool_kept_apart_keys") == 1
+    [record] = [record for record in caplog.records if "several lengths" in record.message]
+    assert record.facts["target"] == "/v1/models/m:predict"  # type: ignore[attr-defined]
+
+
+@looptime
+async def test_a_limit_in_unknown_words_is_learned_and_operators_see_it(
+    sidecar_of: Callable[..., Awaitable[Bench]], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = await sidecar_of(max_batch_size=32, max_latency=500, max_in_flight=1)
+    bench.predictor.behave = takes(4, 400, "Too many tokens in batch")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            bench.predictor.seen.clear()
+            answers = await bench.post_all(*(f'{{"instances":[{row}]}}' for row in range(32)))
+            assert [json.loads(body)["predictions"] for _, body, _ in answers] == [[row] for row in range(32)]
+    assert [len(batch) for batch in bench.predictor.batches] == [4] * 8
+    assert await bench.metric("carpool_learned_batch_size") == 4
+    [record] = [record for record in caplog.records if "so many instances" in record.message]
+    assert record.facts["at_most"] == 4  # type: ignore[attr-defined]

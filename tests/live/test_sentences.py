@@ -51,3 +51,13 @@ def test_the_window_policy_says_what_it_does():
     ]
     assert "the predictor has a free place" in sentences.window(32, 0.0, 2)[1]
     assert sentences.window(32, 0.0, 2)[2] == "At most 2 batches are at the predictor."
+
+
+def test_what_refusals_taught_reads_as_sentences():
+    assert sentences.refusals(0, 0, 0) == []
+    assert sentences.refusals(4, 3100, 1) == [
+        "The predictor refused more than 4 instances in one call.",
+        "The predictor refused more than 3,100 bytes of instances in one call.",
+        "The predictor refused instances of several lengths in one call: those of one batch key travel apart.",
+    ]
+    assert sentences.refusals(0, 0, 2)[0].endswith("those of 2 batch keys travel apart.")

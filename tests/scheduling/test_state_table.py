@@ -15,7 +15,10 @@ from tests.scheduling.driven import DrivenScheduler
 
 CONSTANT = {"_clock", "_new_id"}
 # What only asks; every other method of a part may change it.
-QUESTIONS = {"admission.has_room", "admission.refusal", "policy.learned", "learned_limits.smallest"}
+QUESTIONS = {
+    "admission.has_room", "admission.refusal", "policy.learned", "learned_limits.smallest",
+    "learned_limits.smallest_bytes", "learned_limits.kept_apart", "learned_limits.key_of",
+}  # fmt: skip
 
 
 def rows() -> Iterator[tuple[str, set[str]]]:

@@ -354,6 +354,8 @@ class Sidecar:
         counters.queued_instances.set_function(lambda: core.waiting_rows)
         counters.suspects.set_function(lambda: core.isolation.quarantine.rows)
         counters.learned_batch_size.set_function(core.smallest_limit)
+        counters.learned_batch_bytes.set_function(core.smallest_bytes)
+        counters.kept_apart.set_function(core.kept_apart)
         counters.queued_bytes.set_function(lambda: core.backlog.size)
         for name, gauge in counters.learned.items():
             gauge.set_function(functools.partial(self._learned, name))

@@ -23,6 +23,14 @@ from carpool_sidecar.recording import ring
 log = logging.getLogger("carpool.sidecar.batching")
 
 
+_LESSONS = {
+    messages.Lesson.APART: "the predictor refuses instances of several lengths in one call; they travel apart for now",
+    messages.Lesson.TOGETHER: "the predictor takes instances of several lengths in one call again; they share calls",
+    messages.Lesson.ROWS: "the predictor refuses so many instances in one call; fewer are sent for now",
+    messages.Lesson.BYTES: "the predictor refuses so many bytes in one call; fewer are sent for now",
+}
+
+
 class Tracing(Protocol):
     """Is told of the calls for batches."""
 
@@ -218,6 +226,12 @@ class Observer(driver.Observer):
             )
             return
         self._complaints.warning(error.reason, "batch failed", **told)
+
+    def learned(self, lesson: messages.Learned) -> None:
+        """Log it, once for each time that something else holds."""
+        told: dict[str, object] = {} if not lesson.most else {"at_most": lesson.most}
+        target = lesson.batch.parts[0].request.tag.target.partition("?")[0]
+        self._complaints.warning(lesson.lesson, _LESSONS[lesson.lesson], target=target, **told)
 
     def left(self, call: driver.Call) -> None:
         self._metrics.abandoned.inc()

@@ -31,6 +31,19 @@ def window(max_batch_size: float, latency_ms: float, max_in_flight: float, learn
     ]
 
 
+def refusals(most_rows: float, most_bytes: float, kept_apart: int) -> list[str]:
+    """What the predictor's refusals taught, of the batch keys with the lowest limits; 0 where there is none."""
+    told = []
+    if most_rows:
+        told.append(f"The predictor refused more than {most_rows:,.0f} instances in one call.")
+    if most_bytes:
+        told.append(f"The predictor refused more than {most_bytes:,.0f} bytes of instances in one call.")
+    if kept_apart:
+        keys = "one batch key" if kept_apart == 1 else f"{kept_apart} batch keys"
+        told.append(f"The predictor refused instances of several lengths in one call: those of {keys} travel apart.")
+    return told
+
+
 def _of_predictor(learned: Mapping[str, float], fixed: float, each: float) -> Iterator[str]:
     yield f"A call takes {_ms(fixed)} and {_ms(each)} for each instance."
     if learned["overhead_seconds"] >= _SOME_WAIT:

@@ -295,7 +295,8 @@ def _out(core: scheduler.Scheduler, now: float, keys: recorder.Keys) -> list[Out
 def _sentences(settings: config.Settings, core: scheduler.Scheduler, learned: Mapping[str, float]) -> list[str]:
     if not settings.enable_batcher:
         return ["Nothing is batched: --enable-batcher is false."]
+    refused = sentences.refusals(core.smallest_limit(), core.smallest_bytes(), core.kept_apart())
     if settings.is_adaptive:
-        return sentences.adaptive(learned)
+        return [*sentences.adaptive(learned), *refused]
     size, most, learns = core.limits.max_batch_size, core.policy.max_in_flight, core.limits.learns_in_flight
-    return sentences.window(size, settings.latency_bound, most, learns)
+    return [*sentences.window(size, settings.latency_bound, most, learns), *refused]
