@@ -292,6 +292,11 @@ class NotBatched(enum.StrEnum):
     )
     STREAMING = "streaming", "A request to a path of `--lists` asks for a stream of answers."
     ONE_QUERY = "one_query", "A path of `--lists` at which one query goes with many texts, such as `/rerank`."
+    DEPENDENT_ROWS = (
+        "dependent_rows",
+        "A member that the rule of `--lists` names under `alone_if`, such as `late_chunking`, says that what a row is "
+        "answered depends on the others in its call.",
+    )
     OTHER_PATH = (
         "other_path",
         "A `POST` to a path at which nothing is batched: no predict path, and no rule of `--lists` for it. So are "

@@ -134,6 +134,7 @@ async def test_a_rule_of_ones_own_wraps_and_unwraps_a_single_value(sidecar_of, l
         (EMBED, '{"model": "m"}', {}, "no_rows"),
         (EMBED, '{"input": "a", "input": "b"}', {}, "no_rows"),
         (EMBED, '{"input": "a", "stream": true}', {}, "streaming"),
+        (EMBED, '{"input": ["a", "b"], "late_chunking": true}', {}, "dependent_rows"),
         (EMBED, '{"input": "a"}', {"Accept": "text/event-stream"}, "streaming"),
         ("/v1/rerank", '{"query": "q", "documents": ["a"]}', {}, "one_query"),
         (EMBED, "data", {"Content-Type": "multipart/form-data; boundary=x"}, "media_type"),

@@ -93,6 +93,7 @@ FIELDS = {
     "along": several(PLACES),
     "scalar": st.sampled_from(["wrapped", "unwrapped", "by_row", "alone", "bare", True]),
     "alone_with": several(PLACES),
+    "alone_if": several(PLACES),
     "token_ids": st.sampled_from([True, False, "true", 1]),
     "same_members": st.sampled_from([True, False, "yes", 0]),
     "kinds": several(st.sampled_from(["string", "list", "object", "number", "null", 7])),

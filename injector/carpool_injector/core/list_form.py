@@ -153,6 +153,7 @@ class _Rule(pydantic.BaseModel):
     along: _Values = ()
     scalar: Literal["wrapped", "unwrapped", "by_row", "alone"] = "alone"
     alone_with: _Values = ()
+    alone_if: _Values = ()
     token_ids: bool = False
     same_members: bool = False
     kinds: Annotated[tuple[Literal["string", "list", "object", "number"], ...], _SEVERAL] = ()

@@ -229,6 +229,10 @@ def _understand(rule: Rule, node: Node) -> Reading | None:
     stream = node.member("stream")
     if stream is not None and stream.text not in ("false", "null", "0"):
         return None
+    for place in places(rule.get("alone_if")):
+        found = find(node, place)
+        if found is not None and found.text not in ("false", "null"):
+            return None
     lists = next((rows for place in places(rule["list"]) if (rows := _rows_at(rule, node, place))), None)
     if lists is None:
         return None

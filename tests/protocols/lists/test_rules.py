@@ -171,8 +171,8 @@ def cases(fields: str, values: list[Any], words: str) -> list[tuple[str, Any, st
         *cases("list answers", ["a..b", ".a", "a.*.b", "$.a", "a b", ""], f"{{!r}}{PLACE}"),
         *cases("list answers along", [[7], [None], [["a"]]], "a place is a text: "),
         *cases("list answers path", [[]], "must have at least one"),
-        *cases("along shared alone_with", ["$", "a.*"], f"{{!r}}{VALUE}"),
-        *cases("along shared alone_with", ["a..b"], PLACE),
+        *cases("along shared alone_with alone_if", ["$", "a.*"], f"{{!r}}{VALUE}"),
+        *cases("along shared alone_with alone_if", ["a..b"], PLACE),
         *cases("path one_query", ["embed", "/a?b", "/a b", "", "/é", "*/a"], f"{{!r}}{PATH}"),
         *cases("path one_query", ["/a**/b"], "** stands for whole segments"),
         *cases("index ignore", ["a.b", ""], "is not the name of one member"),
@@ -213,7 +213,19 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], word
 
 
 def test_one_value_may_stand_for_a_list_of_one():
-    fields = ("path", "list", "along", "answers", "shared", "ignore", "one_query", "kinds", "key_headers", "alone_with")
+    fields = (
+        "path",
+        "list",
+        "along",
+        "answers",
+        "shared",
+        "ignore",
+        "one_query",
+        "kinds",
+        "key_headers",
+        "alone_with",
+        "alone_if",
+    )
     one = {name: "/x" if name in ("path", "one_query") else "string" if name == "kinds" else name for name in fields}
     assert loaded(**one) == loaded(**{name: [value] for name, value in one.items()})
 

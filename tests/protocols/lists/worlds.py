@@ -55,6 +55,7 @@ def rules(draw: st.DrawFn, *given: str) -> dict[str, Any]:
         "same_members": st.booleans(),
         "kinds": st.lists(st.sampled_from(["string", "list", "object", "number"]), min_size=2, unique=True),
         "alone_with": st.just(["b"]),
+        "alone_if": st.just(["late"]),
     }
     for name, strategy in maybe.items():
         if strategy is not None and (name in given or draw(st.booleans())):

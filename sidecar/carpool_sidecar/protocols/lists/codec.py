@@ -36,6 +36,7 @@ _INTEGERS = b"0123456789-, \t\r\n"
 _SPACE = b" \t\r\n"
 _TOKENS = "tokens"
 _NO_STREAM = (b"false", b"null", b"0")
+_NOT_SO = (b"false", b"null")
 
 _KINDS = {
     **dict.fromkeys(b"-0123456789", "number"),
@@ -291,6 +292,10 @@ class Codec:
                     reason = verdict.reason if reason is errors.NotBatched.NO_ROWS else reason
                     continue  # the next alternative may have rows
                 _check_stream(text)
+                for place in rule.alone_if:
+                    others = (yield from text.find_in_steps(place)) if is_large else text.find(place)
+                    if any(body[other.start : other.stop] not in _NOT_SO for other in others):
+                        raise errors.Unbatchable(errors.NotBatched.DEPENDENT_ROWS)
                 column, form = found[spans[0]]
                 takes_single = not any(map(text.find, rule.alone_with))
                 if not (takes_single or column.is_list):

@@ -100,6 +100,7 @@ class Rule(pydantic.BaseModel):
     along: Values = ()
     scalar: Literal["wrapped", "unwrapped", "by_row", "alone"] = "alone"
     alone_with: Values = ()
+    alone_if: Values = ()
     token_ids: bool = False
     same_members: bool = False
     kinds: Annotated[
