@@ -40,8 +40,8 @@ MODULES = {
     "carpool_sidecar": """
         batching.calls batching.executor batching.model_registry batching.retried_statuses batching.routes
         batching.size_refusals
-        protocols.incremental_scan protocols.interface protocols.json_members protocols.json_rows protocols.models
-        protocols.v1 protocols.v2
+        protocols.forms protocols.incremental_scan protocols.interface protocols.json_members protocols.json_rows
+        protocols.models protocols.v1 protocols.v2
         protocols.v2_grpc.codec protocols.v2_grpc.messages protocols.v2_grpc.outlines protocols.v2_grpc.tensors
         protocols.v2_http.answers protocols.v2_http.codec protocols.v2_http.json_bodies protocols.v2_http.json_lists
         protocols.v2_http.templates
@@ -55,7 +55,7 @@ MODULES = {
         upstream.connection upstream.predictor
     """,
 }
-NATIVE = {"carpool": "", "carpool_sidecar": "protocols.number_lists server.fast.head_lines"}
+NATIVE = {"carpool": "", "carpool_sidecar": "protocols.form_scan protocols.number_lists server.fast.head_lines"}
 """Those that are written in C beside their Python, which knows no such thing."""
 # mypyc's own slicing of bytes (2.4) raises SystemError where the start lies behind the stop; Python's does not, and
 # takes four times as long. A tagged integer is short where its lowest bit is not set.

@@ -26,7 +26,7 @@ from tests import loopback
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"
-MOST_FUNCTIONS, MOST_FILES = 49, 15
+MOST_FUNCTIONS, MOST_FILES = 51, 17
 
 _PACKAGES = ("carpool", "sidecar")
 _SCHEDULER = pathlib.Path("carpool", "scheduling")

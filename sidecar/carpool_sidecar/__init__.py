@@ -92,7 +92,8 @@ histograms are kept as `carpool.measures` does.
 | `protocols.v2_grpc.messages.BatchSignature` | what stands in front of answers' tensors, by rows | each answer |
 | `protocols.v2_grpc.outlines.Outlines` | what the latest requests said beside their tensors | each that is new |
 | `caches.Cache` | what was understood of messages, and how much that is | each message that is new |
-| `protocols.incremental_scan.IncrementalScan` | the rows found in a body so far | each piece that comes |
+| `protocols.form_scan._Scan` | the form of one text so far | its reader |
+| `protocols.incremental_scan.IncrementalScan` | rows found in a body so far, and their form | each piece that comes |
 | `protocols.json_rows.PartedText` | its parts, or the whole they were put together to | who needs the whole |
 | `protocols.json_rows.Spans` | a view of its text | who asks for the first row |
 | `protocols.lists.answers.Result` | finished answers, and for which form | each caller's answer |

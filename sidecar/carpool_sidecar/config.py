@@ -170,6 +170,13 @@ class Settings(BaseSettings):
         "docs/lists.md.",
         (),
     )
+    mix_forms: bool = settings.field(
+        "Batching",
+        "Let instances of different forms share a batch: with other members, the same in another order, or other kinds "
+        "of values. Only for predictors that look at each instance by itself: one that makes a table or an array of "
+        "them gives callers other predictions then.",
+        False,
+    )
     max_batch_bytes: int = settings.field(
         "Batching",
         "Most bytes of request bodies in one batch. A larger request is split, a larger instance is sent alone. 0: no "

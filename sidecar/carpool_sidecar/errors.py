@@ -281,8 +281,9 @@ class NotBatched(enum.StrEnum):
         "members",
         "The message contains something that has no place in a batch, such as an `id` that is no string or has "
         "more than 1024 bytes, two inputs or outputs of one name, more than 1000 of either, more than 64 KiB beside "
-        "the data, more than 100,000 strings, in v1 more than 1000 members, or over gRPC more than 262,144 integers in "
-        "typed `contents`, or one that its datatype cannot hold.",
+        "the data, more than 100,000 strings, in v1 more than 1000 members or instances of more than 256 forms or "
+        "of ones that take more than 64 KiB to tell, or over gRPC more than 262,144 integers in typed `contents`, or "
+        "one that its datatype cannot hold.",
     )
     COLUMNAR = "columnar", "v1: `inputs` is an object of columns. `--lists tfserving-columns` batches those."
     NO_ROWS = (

@@ -17,7 +17,7 @@ GIVEN = "model_name,call"
 class Telling:
     """A behaviour: answers with the number of the call and of its rows, and with something that is for nobody.
 
-    A batch with the row "poison" in it is refused.
+    A batch with the row 666 in it is refused.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Telling:
 
     def __call__(self, seen: fake_predictor.Seen, request: web.BaseRequest) -> web.StreamResponse | None:
         rows = [json.loads(row) for row in seen.rows]
-        if "poison" in rows:
+        if 666 in rows:
             return web.Response(status=400, body=b'{"error":"poison"}', content_type="application/json")
         self.rows[len(self.rows)] = rows
         told = {"call": len(self.rows) - 1, "secret": rows, "predictions": rows, "model_name": "m"}
@@ -53,7 +53,7 @@ async def test_every_caller_of_a_batch_gets_what_its_answer_says_of_all(sidecar_
 async def test_callers_that_are_tried_apart_get_what_their_own_call_says(sidecar_of, lane):
     bench = await sidecar_of(max_batch_size=4, max_latency=500, answer_members=GIVEN, fast_lane=lane)
     telling = bench.predictor.behave = Telling()
-    bodies = ['{"instances":[0]}', '{"instances":["poison"]}', '{"instances":[2]}', '{"instances":[3]}']
+    bodies = ['{"instances":[0]}', '{"instances":[666]}', '{"instances":[2]}', '{"instances":[3]}']
     answers = await bench.post_all(*bodies)
     assert answers[1][0] == 400
     assert len(telling.rows) > 1

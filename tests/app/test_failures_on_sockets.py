@@ -48,10 +48,10 @@ async def test_the_predictors_own_status_body_and_headers_reach_the_caller(bench
 
 async def test_one_poisonous_request_gets_its_own_error_and_its_mates_their_answers(bench):
     bench.predictor.behave = refuse_poison(400, b'"bad"')
-    answers = await bench.post_all(*(f'{{"instances":[{row}]}}' for row in ("1", '"bad"', "3", "4")))
+    answers = await bench.post_all(*(f'{{"instances":["{row}"]}}' for row in ("1", "bad", "3", "4")))
     assert [status for status, _, _ in answers] == [200, 400, 200, 200]
     assert answers[1][1] == b'{"error":"poison"}'
-    assert [json.loads(answers[i][1])["predictions"] for i in (0, 2, 3)] == [[1], [3], [4]]
+    assert [json.loads(answers[i][1])["predictions"] for i in (0, 2, 3)] == [["1"], ["3"], ["4"]]
     assert await bench.metric('carpool_retries_total{reason="isolate"}') == 4
 
 
@@ -59,7 +59,7 @@ async def test_a_model_that_raises_on_one_instance_fails_for_its_caller_only(sid
     """With the default settings: KServe's Python server and our predictor answer 500 then, with the model's words."""
     bench = await sidecar_of(max_batch_size=8, max_latency=500)
     bench.predictor.behave = refuse_poison(500, b'"SECRET"')
-    rows = [*map(str, range(7)), '"SECRET"']
+    rows = [*(f'"{number}"' for number in range(7)), '"SECRET"']
     answers = await bench.post_all(*(f'{{"instances":[{row}]}}' for row in rows))
     assert [status for status, _, _ in answers] == [200] * 7 + [500]
     assert answers[7][1] == b'{"error":"poison"}'
@@ -90,7 +90,7 @@ async def test_the_predictors_words_about_a_batch_reach_nobody(sidecar_of, statu
 async def test_a_caller_that_keeps_sending_bad_requests_spoils_one_batch_and_no_more(sidecar_of):
     bench = await sidecar_of(max_batch_size=4, max_latency=500)
     bench.predictor.behave = refuse_poison(400, b'"bad"')
-    bodies = [f'{{"instances":[{row}]}}' for row in ('"bad"', "1", "2", "3")]
+    bodies = [f'{{"instances":[{row}]}}' for row in ('"bad"', '"1"', '"2"', '"3"')]
     assert [status for status, _, _ in await bench.post_all(*bodies)] == [400, 200, 200, 200]
     sent = len(bench.predictor.batches)
     for _ in range(5):

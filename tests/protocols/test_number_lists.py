@@ -12,12 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import carpool_sidecar
-from carpool_sidecar.protocols import json_rows, number_lists
+from carpool_sidecar.protocols import form_scan, forms, json_rows, number_lists
 from tests import native
+from tests.examples import examples
 
 MOST = sys.maxsize
 
-Find = Callable[[bytes, int, int, int, int, int], tuple[int, list[int], list[int]] | None]
+Find = Callable[[bytes, int, int, int, int, int, int], tuple[int, list[int], list[int], int] | None]
 
 NUMBERS = st.one_of(
     st.integers(-1000, 1000).map(str),
@@ -79,7 +80,7 @@ def texts(draw: st.DrawFn) -> str:
 def find(tmp_path_factory: pytest.TempPathFactory) -> Find:
     """The function in C: that of the compiled build, or one that is made for these tests."""
     found: Find = native.in_c("protocols.number_lists", tmp_path_factory.mktemp("native")).find
-    if found(b"[1]", 0, 3, 1, 0, MOST) is None:
+    if found(b"[1]", 0, 3, 1, 0, MOST, 0) is None:
         pytest.skip("this processor has none")
     return found
 
@@ -106,7 +107,7 @@ def closed(text: str, opened: int) -> tuple[int, list[bytes]] | None:
 @example("[1.5]], [[2e-5]", 2, 0)
 def test_whatever_is_found_the_decoder_finds_too(find: Find, text: str, opened: int, before: int) -> None:
     data = b"9" * before + text.encode("latin-1", "replace") + b"9"
-    found = find(data, before, len(data) - 1, opened, 1000 - before, MOST)
+    found = find(data, before, len(data) - 1, opened, 1000 - before, MOST, 0)
     if found is None:
         return
     expected = closed(text, opened)
@@ -114,31 +115,60 @@ def test_whatever_is_found_the_decoder_finds_too(find: Find, text: str, opened: 
     depth, rows = expected
     assert found[0] == depth
     if opened == depth == 1:
-        assert [text[start - 1000 : stop - 1000].encode() for start, stop in zip(*found[1:], strict=True)] == rows[1:-1]
+        places = zip(found[1], found[2], strict=True)
+        assert [text[start - 1000 : stop - 1000].encode() for start, stop in places] == rows[1:-1]
 
 
 @given(st.lists(st.lists(NUMBERS, max_size=40), min_size=1, max_size=5), st.sampled_from([",", ", "]))
 def test_all_lists_of_numbers_are_found(find: Find, rows: list[list[str]], between: str) -> None:
     written = [f"[{between.join(row)}]" for row in rows]
     text = between.join(written).encode()
-    found = find(text, 0, len(text), 1, 0, len(rows))
+    found = find(text, 0, len(text), 1, 0, len(rows), 0)
     assert found is not None
-    depth, starts, ends = found
+    depth, starts, ends, _ = found
     assert depth == 1
     assert [text[start:stop].decode() for start, stop in zip(starts, ends, strict=True)] == written
-    assert find(text, 0, len(text), 1, 0, len(rows) - 1) is None
+    assert find(text, 0, len(text), 1, 0, len(rows) - 1, 0) is None
 
 
 @given(st.lists(NUMBERS, min_size=3, max_size=60), st.data())
 def test_a_list_in_two_pieces_is_found_as_well(find: Find, numbers: list[str], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(numbers) - 1))
     pieces = ["[[" + ",".join(numbers[:cut]), ",".join(numbers[cut:]) + "]],[[7]]"]
-    first = find(pieces[0].encode(), 0, len(pieces[0]), 1, 0, MOST)
-    assert first == (3, [0], [])
+    first = find(pieces[0].encode(), 0, len(pieces[0]), 1, 0, MOST, 0)
+    assert first is not None
+    assert first[:3] == (3, [0], [])
     at = len(pieces[0]) + 1
-    assert find(pieces[1].encode(), 0, len(pieces[1]), 3, at, MOST) == (
-        1, [at + len(pieces[1]) - 5], [at + len(pieces[1]) - 6, at + len(pieces[1])],
-    )  # fmt: skip
+    second = find(pieces[1].encode(), 0, len(pieces[1]), 3, at, MOST, first[3])
+    assert second is not None
+    assert second[:3] == (1, [at + len(pieces[1]) - 5], [at + len(pieces[1]) - 6, at + len(pieces[1])])
+
+
+@given(texts(), st.data())
+@examples(500)
+def test_the_nesting_tells_the_form_in_one_piece_and_in_several(find: Find, text: str, data: st.DataObject) -> None:
+    written = text.encode("latin-1")
+    commas = [at for at, byte in enumerate(written) if byte == ord(",")]
+    chosen = sorted(data.draw(st.lists(st.sampled_from(commas), unique=True, max_size=3))) if commas else []
+    depth, at, nesting, form = 1, 0, 0, b"["
+    for stop in (*chosen, len(written)):
+        found = find(written, at, stop, depth, 0, MOST, nesting)
+        if found is None:
+            return
+        depth, nesting = found[0], found[3]
+        form = form_scan.scan(form, written, at, stop, False) or b""
+        at = stop + 1
+        if nesting >= 0:
+            assert forms.of_numbers(nesting, depth) == form
+
+
+@given(st.lists(st.lists(NUMBERS, min_size=1, max_size=9), min_size=1, max_size=5))
+def test_lists_as_most_are_need_no_second_look(find: Find, rows: list[list[str]]) -> None:
+    text = ",".join([f"[{','.join(row)}]" for row in rows]).encode()
+    found = find(text, 0, len(text), 1, 0, MOST, 0)
+    assert found is not None
+    has_big = re.search(rb"(?<![-+.0-9eE])-?[0-9]{16}", text)
+    assert found[3] == -1 if has_big else found[3] & 63 == 2
 
 
 @pytest.mark.parametrize(
@@ -151,7 +181,7 @@ def test_a_list_in_two_pieces_is_found_as_well(find: Find, numbers: list[str], d
     ],
 )  # fmt: skip
 def test_all_else_is_for_others_to_tell(find: Find, text: bytes) -> None:
-    assert find(text, 0, len(text), 1, 0, MOST) is None
+    assert find(text, 0, len(text), 1, 0, MOST, 0) is None
 
 
 def test_the_compiled_build_has_it() -> None:
@@ -162,8 +192,8 @@ def test_the_compiled_build_has_it() -> None:
 
 def test_places_outside_of_the_text_are_never_looked_at(find: Find) -> None:
     for start, stop in ((-1, 3), (0, 4), (3, 3), (2, 1), (0, MOST)):
-        assert find(b"[1]", start, stop, 1, 0, MOST) is None
+        assert find(b"[1]", start, stop, 1, 0, MOST, 0) is None
     with pytest.raises(TypeError):
-        find("[1]", 0, 3, 1, 0, MOST)  # type: ignore[arg-type]
+        find("[1]", 0, 3, 1, 0, MOST, 0)  # type: ignore[arg-type]
     with pytest.raises(OverflowError):
-        find(b"[1]", 0, 1 << 70, 1, 0, MOST)
+        find(b"[1]", 0, 1 << 70, 1, 0, MOST, 0)

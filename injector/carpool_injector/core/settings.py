@@ -111,6 +111,8 @@ class SidecarSettings(pydantic.BaseModel):
     """Headers that the predictor sees of a batch whose requests differ in them: the first value, or all joined."""
     answer_members: Annotated[str | None, values.checked(_check_members)] = None
     """Members of the predictor's v1 answers that are the same for all callers, and that each of them gets."""
+    mix_forms: Annotated[bool | None, values.switch()] = None
+    """Let instances of other forms share a batch; for apps that look at each instance by itself."""
     max_batch_bytes: Annotated[int | None, values.whole(0, _LARGEST)] = None
     """Bytes in one batch, at most; 0: no limit."""
     instance_cost: Annotated[str | None, values.choice("none", "bytes", "length")] = None

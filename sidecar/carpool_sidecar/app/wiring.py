@@ -456,7 +456,8 @@ class Upstreams:
 
     def _v1(self) -> calls.Route | routes.Tensors:
         if self._settings.upstream == "http":
-            return calls.Route(v1.Codec(self._settings.answer_members), self.http, doubtful=routes.DOUBTFUL)
+            codec = v1.Codec(self._settings.answer_members, self._settings.mix_forms)
+            return calls.Route(codec, self.http, doubtful=routes.DOUBTFUL)
         from carpool_sidecar.protocols import tensors_from_v1
 
         ask, transport, to, is_http = self._tensors()
@@ -470,7 +471,8 @@ class Upstreams:
         if not chosen:
             return None
         if self._settings.upstream == "http":
-            return routes.Lists(chosen, self.http, self._clock, self._settings.answer_members)
+            settings = self._settings
+            return routes.Lists(chosen, self.http, self._clock, settings.answer_members, settings.mix_forms)
         from carpool_sidecar.protocols import tensors_from_embeddings
 
         output = self._settings.embeddings_output

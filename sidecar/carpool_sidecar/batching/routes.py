@@ -101,7 +101,10 @@ class Tensors(NamedTuple):
 
 
 class Lists:
-    """The paths of `--lists`, all to one predictor; `clock` is the sidecar's. `answer_members` are of v1's requests."""
+    """The paths of `--lists`, all to one predictor; `clock` is the sidecar's. `answer_members` are of v1's requests.
+
+    If it `mixes`, rows of any form share a call.
+    """
 
     # State: the routes of the rules that were asked for together, which are few.
     def __init__(
@@ -110,8 +113,10 @@ class Lists:
         predictor: calls.Predictor,
         clock: Callable[[], float],
         answer_members: Sequence[str] = (),
+        mixes: bool = False,
     ) -> None:
         self._answer_members = answer_members
+        self._mixes = mixes
         self.rules = tuple(chosen)
         self._predictor = predictor
         self._clock = clock
@@ -129,12 +134,12 @@ class Lists:
             raise errors.Unbatchable(errors.NotBatched.STREAMING)
         names = tuple([rule.name for rule in found])
         if names not in self._routes:
-            made = codec.Codec(found, self._clock)
+            made = codec.Codec(found, self._clock, self._mixes)
             route = calls.Route(
                 made, self._predictor, doubtful=DOUBTFUL, error_words=_words_of(found[0]),
                 key_headers=_key_headers(found),
             )  # fmt: skip
-            self._routes[names] = (route, route._replace(codec=codec.V1First(made, self._answer_members)))
+            self._routes[names] = (route, route._replace(codec=codec.V1First(made, self._answer_members, self._mixes)))
         return self._routes[names][also_v1]
 
 

@@ -22,7 +22,7 @@ from typing import cast
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows, number_lists, steps
+from carpool_sidecar.protocols import form_scan, forms, json_rows, number_lists, steps
 
 _SPACE = b" \t\r\n"
 _BETWEEN = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
@@ -51,13 +51,18 @@ class IncrementalScan:
 
     `head` is the pattern of what stands before the list; its first group has the list's name. What is fed begins at the
     place `at` of the body. It gives up on a list of more than `max_rows` rows, and on any text that it cannot cut.
+    With `in_detail` it finds the rows' form as well: in detail, or else without; then `lacks_form` says that it gave up
+    for that.
     """
 
     # State: _stack has the brackets that are open at _at, the place in the body from which on the _rest is not scanned
     # yet; _is_in_string if a string is open as well. _starts and _ends of the rows so far. _start of the list, what is
     # _before it, its _end once it is found, and the _tail behind it. _wrong guesses. _has_else once there was something
-    # else than lists of numbers. _is_over once it has given up.
-    def __init__(self, head: re.Pattern[bytes], max_rows: int = sys.maxsize, at: int = 0) -> None:
+    # else than lists of numbers. _is_over once it has given up. _form of what is scanned, and the _nesting of
+    # numbers, -1 once it does not tell the form.
+    def __init__(
+        self, head: re.Pattern[bytes], max_rows: int = sys.maxsize, at: int = 0, in_detail: bool | None = None
+    ) -> None:
         self._head = head
         self._max_rows = max_rows
         self._stack = b""
@@ -69,6 +74,10 @@ class IncrementalScan:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._has_else = self._is_over = False
+        self._in_detail = in_detail
+        self._form = b"["
+        self._nesting = 0 if in_detail is False else -1
+        self.lacks_form = False
         self.name = b""
         """That of the list, once it is there."""
 
@@ -95,6 +104,10 @@ class IncrementalScan:
             return None
         rows = cast(json_rows.Rows, json_rows.Spans(body, self._starts, self._ends))
         return rows, self._start, self._end, b"%b[0]%b" % (self._before, self._tail)
+
+    def form(self) -> bytes:
+        """That of the rows that were found."""
+        return forms.short(self._form + b"]")
 
     def feed_in_steps(self, body: bytes, start: int = 0, stop: int = sys.maxsize) -> steps.Steps[None]:
         """What a body has between two places, part by part, as long as that makes a difference."""
@@ -189,19 +202,24 @@ class IncrementalScan:
         if cut < 0:
             return False
         head, room = rest + part[:first], self._max_rows - len(self._starts)
-        found = number_lists.find(head, 0, len(head), len(self._stack), self._at, room)
+        found = number_lists.find(head, 0, len(head), len(self._stack), self._at, room, self._nesting)
         if found is None:
             return False
-        depth, starts, ends = found
+        depth, starts, ends, nesting = found
         if first < cut:
-            found = number_lists.find(part, first + 1, cut, depth, self._at + len(rest), room - len(starts))
+            found = number_lists.find(part, first + 1, cut, depth, self._at + len(rest), room - len(starts), nesting)
             if found is None:
                 return False
-            depth, more_starts, more_ends = found
+            depth, more_starts, more_ends, nesting = found
             starts += more_starts
             ends += more_ends
         if is_last and depth != 1:
             return False
+        if nesting >= 0:
+            self._form = forms.of_numbers(nesting, depth)
+        elif not (self._add_form(head, 0, len(head)) and self._add_form(part, min(first + 1, cut), cut)):
+            return False
+        self._nesting = nesting
         self._starts += starts
         self._ends += ends
         self._has_else = False
@@ -322,12 +340,23 @@ class IncrementalScan:
             found = json_rows.LIST.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError, errors.BadRequest, RecursionError):
             return False
+        if not self._add_form(text, len(prefix), stop):
+            return False
+        self._nesting = -1
         is_noted = self._note(text, found, len(prefix), len(stack) > 1 or ends_in_string)
         self._at += stop - len(prefix) + (not ends_in_string)
         if ending is not None:
             self._end = self._at
         self._stack, self._is_in_string = stack, ends_in_string
         return is_noted
+
+    def _add_form(self, text: bytes, start: int, stop: int) -> bool:
+        """Add what is scanned to the form, if one is wanted; False if that cannot be."""
+        if self._in_detail is not None and not self.lacks_form:
+            form = form_scan.scan(self._form, text, start, stop, self._in_detail)
+            self.lacks_form = form is None
+            self._form = form or b""
+        return not self.lacks_form
 
     def _note(self, text: bytes, found: list[msgspec.Raw], shift: int, goes_on: bool) -> bool:
         """Where rows start and end; the first row in `text` may be the end of one, the last the beginning of one."""
@@ -359,7 +388,26 @@ def rows_in_steps(
 
     They are those `of` another text if the body is that text's mask. None if it is for others to tell what is there.
     """
-    scan = IncrementalScan(_NOTHING, max_rows, start)
+    return (yield from _in_steps(IncrementalScan(_NOTHING, max_rows, start), body, start, stop, of))
+
+
+def rows_and_form_in_steps(
+    body: bytes, start: int, stop: int, max_rows: int = sys.maxsize
+) -> steps.Steps[tuple[json_rows.Rows, bytes] | None]:
+    """Rows in the same way, and their form."""
+    for in_detail in (False, True):
+        scan = IncrementalScan(_NOTHING, max_rows, start, in_detail)
+        rows = yield from _in_steps(scan, body, start, stop, body)
+        if rows is not None:
+            return rows, scan.form()
+        if not scan.lacks_form:
+            break
+    return None
+
+
+def _in_steps(
+    scan: IncrementalScan, body: bytes, start: int, stop: int, of: bytes | None
+) -> steps.Steps[json_rows.Rows | None]:
     yield from scan.feed_in_steps(body, start, stop)
     scan.feed(b"}")  # as it stands behind a list that is the last member
     found = scan.rows(body if of is None else of)

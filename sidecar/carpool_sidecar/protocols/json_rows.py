@@ -127,15 +127,15 @@ class Spans:
         return map(self._text.__getitem__, map(slice, self._starts, self._ends))
 
 
-def rows_of_numbers(text: bytes, start: int, stop: int, max_rows: int) -> Rows | None:
-    """The rows of the list from `start` to `stop`, if they are lists of numbers.
+def rows_of_numbers(text: bytes, start: int, stop: int, max_rows: int) -> tuple[Rows, int] | None:
+    """The rows of the list from `start` to `stop`, if they are lists of numbers, and their nesting (`number_lists`).
 
     None if it is for a decoder to tell what it is, or if there are more than `max_rows`.
     """
     if text[stop - 1] != _CLOSING:
         return None
-    found = number_lists.find(text, start + 1, stop - 1, 1, 0, max_rows)
-    return None if found is None or found[0] != 1 else cast(Rows, Spans(text, found[1], found[2]))
+    found = number_lists.find(text, start + 1, stop - 1, 1, 0, max_rows, 0)
+    return None if found is None or found[0] != 1 else (cast(Rows, Spans(text, found[1], found[2])), found[3])
 
 
 def careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:

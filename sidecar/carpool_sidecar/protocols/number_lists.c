@@ -13,6 +13,8 @@ end of a word is carried to the next. */
 
 #define DEEPEST 64
 #define BLOCK 64
+#define ODD (-1)
+#define DEEPEST_LEAF 50 /* the numbers of Python that tell of the nesting have no more bits */
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -26,7 +28,10 @@ typedef struct {
 typedef struct {
     Block last;
     int whole, fraction; /* carries: the last byte is a digit before, or behind, the point of a number */
+    uint64_t whole_digits; /* of the last block, before a point or without one */
     Py_ssize_t depth, room, row_end;
+    Py_ssize_t leaf; /* the depth of the lists that numbers are in; 0: not known yet; ODD: they are at several */
+    uint64_t begun; /* bits of depths: the list that is open there has a list in it already */
     PyObject *starts, *ends;
 } Scan;
 
@@ -64,13 +69,25 @@ behind(uint64_t flags, uint64_t last)
     return flags << 1 | last >> 63;
 }
 
-/* The bytes behind those runs of `digits` that begin at `starts`, or with the carry at the block's first byte. */
+/* Those runs of `digits` that begin at `starts`, or with the carry at the block's first byte, are no longer set in what
+is returned, but the bytes behind them are. */
 static inline uint64_t
-behind_runs(uint64_t digits, uint64_t starts, int *carry)
+followed(uint64_t digits, uint64_t starts, int *carry)
 {
     const uint64_t begun = digits + starts, sum = begun + (uint64_t)*carry;
     *carry = begun < digits || sum < begun;
-    return sum & ~digits;
+    return sum;
+}
+
+/* Whether 16 bits in order are set, some of which may be the last ones of the block before. */
+static inline int
+has_long_run(uint64_t bits, uint64_t last)
+{
+    const int before = ~last ? __builtin_clzll(~last) : 64, first = ~bits ? __builtin_ctzll(~bits) : 64;
+    bits &= bits << 1;
+    bits &= bits << 2;
+    bits &= bits << 4;
+    return (bits & bits << 8) || before + first >= 16;
 }
 
 /* Whether these 64 bytes, of which the `valid` ones count, may follow those before. */
@@ -105,8 +122,13 @@ may_follow(Scan *scan, const __m128i *bytes, uint64_t valid, Block *block)
     const uint64_t wholes = block->digits & (value | behind(block->leading_minuses, last->leading_minuses));
     const uint64_t fractions = block->digits & behind(block->points, last->points);
     block->leading_zeros = wholes & block->zeros;
-    const uint64_t behind_whole = behind_runs(block->digits, wholes, &scan->whole);
-    const uint64_t behind_fraction = behind_runs(block->digits, fractions, &scan->fraction);
+    const uint64_t after_wholes = followed(block->digits, wholes, &scan->whole);
+    const uint64_t behind_whole = after_wholes & ~block->digits;
+    const uint64_t behind_fraction = followed(block->digits, fractions, &scan->fraction) & ~block->digits;
+    const uint64_t whole_digits = block->digits & ~after_wholes;
+    if (has_long_run(whole_digits, scan->whole_digits))
+        scan->leaf = ODD;
+    scan->whole_digits = whole_digits;
     const uint64_t wrong = (block->digits & (behind_closing | behind(block->leading_zeros, last->leading_zeros)))
         | (block->points & ~behind_whole)
         | (block->exponents & ~(behind_whole | behind_fraction))
@@ -130,14 +152,38 @@ append(PyObject *list, Py_ssize_t place)
     return failed;
 }
 
-/* Follow the brackets of a block that begins `at` some place. */
+/* There is a number in the innermost list that is open. */
+static inline void
+note_number(Scan *scan)
+{
+    if (scan->leaf == 0 && scan->depth <= DEEPEST_LEAF)
+        scan->leaf = scan->depth;
+    else if (scan->leaf != scan->depth)
+        scan->leaf = ODD;
+}
+
+/* Whether a list that begins at a place stands behind another, or is the first in its own, as far as is told here. */
+static inline int
+is_among_lists(const char *text, Py_ssize_t start, Py_ssize_t place)
+{
+    Py_ssize_t before = place - 1;
+    if (before >= start && text[before] == ' ')
+        before--;
+    if (before >= start && text[before] == ',')
+        before--;
+    return before < start || text[before] == '[' || text[before] == ']';
+}
+
+/* Follow the brackets of a block that begins `at` some place in a text that is looked at from its `start` on. */
 static enum verdict
-follow(Scan *scan, const Block *block, Py_ssize_t at, Py_ssize_t shift)
+follow(Scan *scan, const Block *block, const char *text, Py_ssize_t start, Py_ssize_t at, Py_ssize_t shift)
 {
     for (uint64_t left = block->openings | block->closings; left; left &= left - 1) {
         const int bit = __builtin_ctzll(left);
         const Py_ssize_t place = at + bit;
         if (block->openings >> bit & 1) {
+            if (scan->depth == scan->leaf || !is_among_lists(text, start, place))
+                scan->leaf = ODD;
             if (scan->depth == 1) {
                 /* Between two rows there is nothing but a comma, and perhaps a space. */
                 if (place - scan->row_end > 3 || scan->room-- <= 0)
@@ -147,9 +193,15 @@ follow(Scan *scan, const Block *block, Py_ssize_t at, Py_ssize_t shift)
             }
             if (++scan->depth > DEEPEST)
                 return UNKNOWN;
+            scan->begun &= ~(UINT64_C(1) << (scan->depth - 1));
         } else {
+            if (place == start || text[place - 1] == '[')
+                scan->leaf = ODD; /* it is empty */
+            else if (text[place - 1] != ']')
+                note_number(scan);
             if (--scan->depth < 1)
                 return UNKNOWN;
+            scan->begun |= UINT64_C(1) << (scan->depth - 1);
             if (scan->depth == 1) {
                 scan->row_end = place;
                 if (append(scan->ends, place + 1 + shift) < 0)
@@ -183,7 +235,7 @@ look(Scan *scan, const char *text, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t
         Block block;
         if (!may_follow(scan, bytes, valid, &block))
             return UNKNOWN;
-        const enum verdict found = follow(scan, &block, at, shift);
+        const enum verdict found = follow(scan, &block, text, start, at, shift);
         if (found != FINE)
             return found;
         scan->last = block;
@@ -192,6 +244,8 @@ look(Scan *scan, const char *text, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t
     const int bit = (int)((stop - start - 1) % BLOCK);
     if (!((scan->last.digits | scan->last.closings) >> bit & 1))
         return UNKNOWN;
+    if (scan->last.digits >> bit & 1)
+        note_number(scan);
     return scan->depth > 1 || scan->row_end == stop - 1 ? FINE : UNKNOWN;
 }
 
@@ -199,7 +253,10 @@ static PyObject *
 find_in(const Py_buffer *text, const Py_ssize_t *numbers)
 {
     const Py_ssize_t start = numbers[0], stop = numbers[1];
+    const Py_ssize_t nesting = numbers[5];
     Scan scan = {.depth = numbers[2], .room = numbers[4]};
+    scan.leaf = nesting < 0 ? ODD : nesting & 63;
+    scan.begun = nesting < 0 ? 0 : (uint64_t)nesting >> 6;
     if (start < 0 || start >= stop || stop > text->len || scan.depth < 1 || scan.depth > DEEPEST)
         Py_RETURN_NONE;
     scan.starts = PyList_New(0);
@@ -209,7 +266,9 @@ find_in(const Py_buffer *text, const Py_ssize_t *numbers)
         found = look(&scan, text->buf, start, stop, numbers[3]);
     PyObject *result = NULL;
     if (found == FINE)
-        result = Py_BuildValue("(nOO)", scan.depth, scan.starts, scan.ends);
+        result = Py_BuildValue(
+            "(nOOn)", scan.depth, scan.starts, scan.ends,
+            scan.leaf == ODD ? -1 : (Py_ssize_t)(scan.leaf | (scan.begun & ((UINT64_C(1) << scan.leaf) - 1)) << 6));
     else if (found == UNKNOWN)
         result = Py_NewRef(Py_None);
     Py_XDECREF(scan.starts);
@@ -227,12 +286,12 @@ find_in(const Py_buffer *text, const Py_ssize_t *numbers)
 static PyObject *
 find(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
-    Py_ssize_t numbers[5];
-    if (count != 6) {
-        PyErr_SetString(PyExc_TypeError, "find() takes text, start, stop, depth, shift and room");
+    Py_ssize_t numbers[6];
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "find() takes text, start, stop, depth, shift, room and nesting");
         return NULL;
     }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         numbers[i] = PyLong_AsSsize_t(arguments[i + 1]);
         if (numbers[i] == -1 && PyErr_Occurred())
             return NULL;

@@ -19,7 +19,7 @@ import msgspec
 from carpool.compiled import mypyc_attr
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import beyond_json, incremental_scan, interface, json_members, json_rows, steps
+from carpool_sidecar.protocols import beyond_json, forms, incremental_scan, interface, json_members, json_rows, steps
 
 Rows = json_rows.Rows
 
@@ -83,9 +83,9 @@ class Payload(interface.KeepsBody):
     """One parsed request body.
 
     `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `list_name` is
-    the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas. `body`
-    is all of it. A large one may still be the `parts` it came in, with the list from `start` to `stop`: then `body` and
-    `text` are empty.
+    the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas. `form`
+    is that of the rows. `body` is all of it. A large one may still be the `parts` it came in, with the list from
+    `start` to `stop`: then `body` and `text` are empty.
     """
 
     __slots__ = ("list_name", "others", "parts", "rows", "start", "stop", "text")
@@ -97,6 +97,7 @@ class Payload(interface.KeepsBody):
         text: bytes | memoryview,
         rows: Rows,
         others: bytes,
+        form: bytes,
         start: int = 0,
         stop: int = 0,
     ) -> None:
@@ -109,7 +110,7 @@ class Payload(interface.KeepsBody):
         self.rows = rows
         self.others = others
         self.row_count = len(rows)
-        self.key = (list_name, others)
+        self.key = (list_name, others, form)
         self.response_format = None
 
     @property
@@ -134,13 +135,15 @@ class Payload(interface.KeepsBody):
         return [json_rows.length(bytes(row)) for row in self.rows[start:stop]]
 
 
-def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None) -> Payload:
-    """Find the instances of a predict request; see `interface.Codec.parse`.
+def parse_request(
+    body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None, mixes: bool = False
+) -> Payload:
+    """Find the instances of a predict request; see `interface.Codec.parse`. If it `mixes`, any form is as any other.
 
     Raises `errors.BadRequest` (with the place and the reason) for anything that is not one JSON object with a
     non-empty list `instances` or `inputs` and no duplicate member, `errors.PayloadTooLarge` for more than `max_rows`
-    instances (found before memory is spent on them), and `errors.Unbatchable` for an `inputs` object of columns and for
-    more than `json_members.MOST` members.
+    instances (found before memory is spent on them), and `errors.Unbatchable` for an `inputs` object of columns, for
+    more than `json_members.MOST` members, and as `forms.of` does.
     """
     if not body.isascii():
         json_rows.check_utf8(body)
@@ -149,10 +152,10 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | Non
     try:
         single = _single_member(body, b"instances", _USUAL_REQUEST, _ONLY_REQUEST_MEMBER, decode, max_rows)
         if single is not None:
-            member, text, rows = single
-            payload = Payload(member, body, text, rows, b"")
+            member, text, rows, nesting = single
+            payload = Payload(member, body, text, rows, b"", forms.ANY if mixes else forms.of(text, nesting))
         else:
-            payload = _payload_of_members(body, decode)
+            payload = _payload_of_members(body, decode, mixes)
     except RecursionError:
         raise errors.BadRequest("the body is nested too deeply") from None
     if not payload.rows:
@@ -223,10 +226,14 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
 
 
 class RequestScan(incremental_scan.IncrementalScan):
-    """Fed with all parts of a body in order, finds the instances of a predict request."""
+    """Fed with all parts of a body in order, finds the instances of a predict request; for `mixes` see `parse_request`.
 
-    def __init__(self, max_rows: int = sys.maxsize) -> None:
-        super().__init__(_REQUEST_HEAD, max_rows)
+    Their form it finds `in_detail`, or else without; then it may be one that `lacks_form`.
+    """
+
+    def __init__(self, max_rows: int = sys.maxsize, mixes: bool = False, in_detail: bool = False) -> None:
+        super().__init__(_REQUEST_HEAD, max_rows, in_detail=None if mixes else in_detail)
+        self._mixes = mixes
 
     def payload(self, body: bytes | json_rows.PartedText) -> Payload | None:
         """The payload of the `body` that was fed; None if it is for `parse_request` to tell."""
@@ -248,21 +255,30 @@ class RequestScan(incremental_scan.IncrementalScan):
                 return None
             others = alike.others
         text = b"" if isinstance(body, json_rows.PartedText) else memoryview(body)[start:stop]
-        return Payload(self.name, body, text, rows, others, start, stop)
+        return Payload(self.name, body, text, rows, others, forms.ANY if self._mixes else self.form(), start, stop)
 
 
-def parse_in_steps(body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None) -> steps.Steps[Payload]:
+def parse_in_steps(
+    body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None, mixes: bool = False
+) -> steps.Steps[Payload]:
     """`parse_request` for a large body."""
-    scan = RequestScan(max_rows)
-    yield from scan.feed_in_steps(body)
-    payload = scan.payload(body)
+    payload = yield from _scanned_in_steps(body, body, max_rows, mixes)
     if payload is None and beyond_json.has_halves(body):
         mask = yield from beyond_json.masked_in_steps(body, with_words=False)
         if mask is not None:
-            scan = RequestScan(max_rows)
-            yield from scan.feed_in_steps(mask)
-            payload = scan.payload(body)
-    return payload or parse_request(body, max_rows)
+            payload = yield from _scanned_in_steps(body, mask, max_rows, mixes)
+    return payload or parse_request(body, max_rows, mixes=mixes)
+
+
+def _scanned_in_steps(body: bytes, mask: bytes, max_rows: int, mixes: bool) -> steps.Steps[Payload | None]:
+    """What a scan of the mask finds in a body, if it finds all."""
+    for in_detail in (False, True):
+        scan = RequestScan(max_rows, mixes, in_detail)
+        yield from scan.feed_in_steps(mask)
+        payload = scan.payload(body)
+        if payload is not None or not scan.lacks_form:
+            return payload
+    return None
 
 
 def read_in_steps(
@@ -354,15 +370,19 @@ class KeptMembers:
 class Codec:
     """See `interface.Codec`; there is one for all models, of which nothing is known.
 
-    `answer_members` are the names of those that callers get beside their predictions.
+    `answer_members` are the names of those that callers get beside their predictions. If it `mixes`, instances of any
+    form share a call.
     """
 
     # Of each instance: a compiled class knows no functions as its attributes.
-    def __init__(self, answer_members: Sequence[str] = ()) -> None:
+    def __init__(self, answer_members: Sequence[str] = (), mixes: bool = False) -> None:
         self.max_batch_size = sys.maxsize
         self.large = LARGE
-        self.parse = parse_request
-        self.parse_in_steps = parse_in_steps
+        self.mixes = mixes
+        self.parse: Callable[..., Payload] = functools.partial(parse_request, mixes=True) if mixes else parse_request
+        self.parse_in_steps: Callable[..., steps.Steps[Payload]] = (
+            functools.partial(parse_in_steps, mixes=True) if mixes else parse_in_steps
+        )
         self.merge: Callable[[str, str, Sequence[messages.Part]], interface.UpstreamRequest] = merge
         if answer_members:
             self.merge = functools.partial(merge, kept=KeptMembers(answer_members))
@@ -400,10 +420,11 @@ def _single_member(
     start: re.Pattern[bytes],
     decode: Callable[[bytes | memoryview], Rows],
     max_rows: int,
-) -> tuple[bytes, bytes | memoryview, Rows] | None:
-    """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None.
+) -> tuple[bytes, bytes | memoryview, Rows, int] | None:
+    """`(name, list as written, its rows, nesting)` if the body is exactly one object with that one list; else None.
 
-    `start` matches its beginning, up to the list; `usual` is what that mostly is, for the list of that `name`.
+    `start` matches its beginning, up to the list; `usual` is what that mostly is, for the list of that `name`. The
+    nesting is that of `number_lists.find`, -1 if it does not tell the form.
     """
     at, size = len(usual), len(body)
     is_usual = size > at + 1 and body.startswith(usual)
@@ -424,11 +445,11 @@ def _single_member(
     # Of a large body no copy but a view.
     text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
     if end - at >= json_rows.WORTH_A_LOOK:
-        rows = json_rows.rows_of_numbers(body, at, end, max_rows)
-        if rows is not None:
-            return name, text, rows
+        found = json_rows.rows_of_numbers(body, at, end, max_rows)
+        if found is not None:
+            return name, text, found[0], found[1]
     try:
-        return name, text, decode(text)
+        return name, text, decode(text), -1
     except msgspec.DecodeError:
         return None  # more members follow, or it is malformed: the general path tells which, and where
 
@@ -450,7 +471,7 @@ def _members(body: bytes) -> dict[str, json_members.Member]:
     return json_members.find(body)
 
 
-def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows]) -> Payload:
+def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows], mixes: bool) -> Payload:
     mask = body
     try:
         members = _members(body)
@@ -477,7 +498,10 @@ def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows
         body[other.start : other.value].rstrip(_SPACE_AND_COLON) + b":" + body[other.value : other.stop]
         for other in members.values()
     ]
-    return Payload(name.encode(), body, text, _listed(body, mask, name, at, decode), b",".join(others))
+    rows = _listed(body, mask, name, at, decode)
+    return Payload(
+        name.encode(), body, text, rows, b",".join(others), forms.ANY if mixes else forms.of(mask[at.value : at.stop])
+    )
 
 
 def _predictions_of_members(body: bytes, kept: KeptMembers | None) -> interface.BatchPredictions:

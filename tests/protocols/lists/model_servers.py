@@ -258,11 +258,11 @@ EXCHANGES = (
         "/v1/models/m:classify",
         TFSERVING,
         (
-            b'{"context": {"lang": "en"}, "examples": [{"x": 1.0}]}',
-            b'{"context": {"lang": "en"}, "examples": [{"x": 2.0}, {"x": [3.0, 4.0]}]}',
-            b'{"context": {"lang": "en"}, "examples": [{}]}',
+            b'{"context": {"lang": "en"}, "examples": [{"x": [1.0]}]}',
+            b'{"context": {"lang": "en"}, "examples": [{"x": [2.0]}, {"x": [3.0, 4.0]}]}',
+            b'{"context": {"lang": "en"}, "examples": [{"x": [5]}]}',
         ),
-        b'{"context": {"lang": "en"}, "examples": [{"x": 1.0},{"x": 2.0}, {"x": [3.0, 4.0]},{}]}',
+        b'{"context": {"lang": "en"}, "examples": [{"x": [1.0]},{"x": [2.0]}, {"x": [3.0, 4.0]},{"x": [5]}]}',
         b'{\n    "results": [[["no", 0.25], ["yes", 0.75]], [["no", 0.5], ["yes", 0.5]], [["", 7.0]], []\n    ]\n}',
         (
             b'{\n    "results": [[["no", 0.25], ["yes", 0.75]]\n    ]\n}',

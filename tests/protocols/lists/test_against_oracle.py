@@ -24,7 +24,7 @@ MOST_ROWS = 100
 
 def spoken(*told: dict[str, Any], clock: Callable[[], float] = lambda: 0.0) -> codec.Codec:
     text = json.dumps({f"rule-{number}": each for number, each in enumerate(told)}, ensure_ascii=False)
-    return codec.Codec(rules.load([text]), clock)
+    return codec.Codec(rules.load([text]), clock, mixes=True)
 
 
 def reply(body: bytes) -> interface.UpstreamResponse:

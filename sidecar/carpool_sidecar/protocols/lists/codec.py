@@ -16,7 +16,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, interface, json_rows, steps, v1
+from carpool_sidecar.protocols import forms, incremental_scan, interface, json_rows, steps, v1
 from carpool_sidecar.protocols.lists import answers, members, places, rules
 
 AVOID_SECONDS = 60.0
@@ -49,12 +49,14 @@ _KINDS = {
 class Column(NamedTuple):
     """Rows as they were written, and the same with commas between, without the brackets of their list.
 
-    `is_list` is False for a single value that stands for a list of it.
+    `kind` says what they are, `form` is what those of other requests have to have in common with them. `is_list` is
+    False for a single value that stands for a list of it.
     """
 
     rows: Sequence[msgspec.Raw]
     text: bytes | memoryview
-    kind: Hashable
+    kind: str
+    form: Hashable
     is_list: bool = True
 
 
@@ -77,13 +79,13 @@ class Template:
         self.takes_single = takes_single
         self._keys: dict[Hashable, Hashable] = {}
 
-    def key(self, kind: Hashable) -> Hashable:
-        """The batch key of requests with this text and rows of this kind."""
-        found = self._keys.get(kind)
+    def key(self, told: Hashable) -> Hashable:
+        """The batch key of requests with this text and rows of which this is told."""
+        found = self._keys.get(told)
         if found is None:
             if len(self._keys) >= _MOST_KINDS:  # names of members come from callers
                 self._keys.clear()
-            found = self._keys[kind] = (self.rule.name, kind, self.texts)
+            found = self._keys[told] = (self.rule.name, told, self.texts)
         return found
 
 
@@ -100,15 +102,13 @@ class Payload(interface.KeepsBody):
         self.columns = columns
         self.main = columns[main]
         self.row_count = len(self.main.rows)
-        kind = columns[0].kind if len(columns) == 1 else tuple([column.kind for column in columns])
-        self.key = template.key(kind)
+        self.key = template.key(tuple([(column.kind, column.form) for column in columns]))
         self.response_format = form
 
     @property
     def are_tokens(self) -> bool:
         """Whether the rows are lists of token ids, so that their lengths are tokens."""
-        kind = self.main.kind
-        return kind == _TOKENS or (isinstance(kind, tuple) and kind[0] == _TOKENS)
+        return self.main.kind == _TOKENS
 
     @property
     def row_pattern(self) -> bytes:
@@ -140,15 +140,16 @@ class Payload(interface.KeepsBody):
 class Codec:
     """Requests to one path, by all rules for it; see `interface.Codec`.
 
-    `clock` returns seconds and never goes back.
+    `clock` returns seconds and never goes back. If it `mixes`, rows of any form share a call.
     """
 
     # State: the templates that were used last, the latest first; by the names of rules the outlines of their last
     # answers; which keys, by their hashes, are not batched, and until when.
     large = v1.LARGE
 
-    def __init__(self, chosen: Sequence[rules.Rule], clock: Callable[[], float]) -> None:
+    def __init__(self, chosen: Sequence[rules.Rule], clock: Callable[[], float], mixes: bool = False) -> None:
         self._rules = tuple(chosen)
+        self._mixes = mixes
         self._clock = clock
         self.max_batch_size = min([rule.max_batch_size or sys.maxsize for rule in chosen])
         self._templates: list[Template] = []
@@ -174,11 +175,11 @@ class Codec:
             start, stop = len(template.before), len(body) - len(template.after)
             if not (body.startswith(template.before) and body.endswith(template.after) and start < stop):
                 continue
-            rows = yield from incremental_scan.rows_in_steps(body, start, stop, max_rows)
-            if rows is None:
+            found = yield from self._scan_in_steps(body, start, stop, max_rows)
+            if found is None:
                 continue
             try:
-                column, form = _column(template.rule, body[start:stop], max_rows, rows)
+                column, form = self._column(template.rule, body[start:stop], max_rows, found)
             except (errors.Unbatchable, RecursionError):
                 continue
             return self._unless_avoided(Payload(template, body, (column,), form))
@@ -254,7 +255,7 @@ class Codec:
                 continue
             value = body[len(template.before) : len(body) - len(template.after)]
             try:
-                column, form = _column(template.rule, value, max_rows)
+                column, form = self._column(template.rule, value, max_rows)
             except (msgspec.DecodeError, errors.Unbatchable):
                 continue  # something else begins and ends so, it is malformed, or another alternative has rows
             # An object may hold what the rules ask for, and this has only looked at the text around it.
@@ -279,7 +280,7 @@ class Codec:
                 found: dict[places.Span, tuple[Column, answers.ResponseFormat]] = {}
                 try:
                     for span in spans:
-                        found[span] = yield from _column_in_steps(rule, body, span, max_rows)
+                        found[span] = yield from self._column_in_steps(rule, body, span, max_rows)
                         work += span.stop - span.start + _AS_MUCH_AS_A_COLUMN
                         if work >= _STEP:
                             work = 0
@@ -334,6 +335,81 @@ class Codec:
             del self._templates[_MOST_TEMPLATES:]
         return template
 
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def _scan_in_steps(
+        self, body: bytes, start: int, stop: int, max_rows: int
+    ) -> steps.Steps[tuple[json_rows.Rows, bytes] | None]:
+        """The rows of a large list, and their form if it matters; None if it is for others to tell what is there."""
+        if not self._mixes:
+            return (yield from incremental_scan.rows_and_form_in_steps(body, start, stop, max_rows))
+        rows = yield from incremental_scan.rows_in_steps(body, start, stop, max_rows)
+        return None if rows is None else (rows, forms.ANY)
+
+    def _column(
+        self, rule: rules.Rule, value: bytes, max_rows: int, found: tuple[json_rows.Rows, bytes] | None = None
+    ) -> tuple[Column, answers.ResponseFormat]:
+        """The rows of a value, and how its caller is answered. Of a list they and their form may have been `found`.
+
+        Raises `msgspec.DecodeError` for what is not exactly one JSON value, `errors.PayloadTooLarge` for too many rows,
+        and `errors.Unbatchable` for a value without rows, or with rows of which no form can be told.
+        """
+        if value.startswith(b'"') and value.endswith(b'"') and value != b'""':
+            # What most callers send, and so the short way to what `_single` gives.
+            form = _FORMS.get(rule.scalar)
+            if form is not None and (not rule.kinds or "string" in rule.kinds) and not rule.same_members:
+                text = forms.ANY if self._mixes else forms.TEXTS
+                column: Column = tuple.__new__(Column, ((_VALUE.decode(value),), value, "string", text, False))
+                return column, form
+        value = value.strip(_SPACE)
+        if not value.startswith(b"[") or (rule.token_ids and _are_integers(value) and value[1:-1].strip(_SPACE)):
+            return self._single(rule, value)
+        rows = _rows(value, max_rows) if found is None else found[0]
+        if not rows:
+            raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+        kind = _kind(rows)
+        if rule.kinds and kind not in rule.kinds:
+            raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+        if rule.token_ids and kind == "list" and all(_are_integers(bytes(row)) for row in rows):
+            kind = _TOKENS
+        told: Hashable = forms.ANY
+        if rule.same_members:
+            told = members.of(rows)
+        elif not self._mixes:
+            told = forms.of(value) if found is None else found[1]
+        return Column(rows, value[1:-1], kind, told), answers.ResponseFormat.LIST
+
+    def _column_in_steps(
+        self, rule: rules.Rule, body: bytes, span: places.Span, max_rows: int
+    ) -> steps.Steps[tuple[Column, answers.ResponseFormat]]:
+        """The same for a value of a body, which is scanned in steps if it is a large list."""
+        found = None
+        if span.stop - span.start >= v1.LARGE:
+            found = yield from self._scan_in_steps(body, span.start, span.stop, max_rows)
+        return self._column(rule, body[span.start : span.stop], max_rows, found)
+
+    def _single(self, rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFormat]:
+        """The value as the only row; see `_column`."""
+        row = _VALUE.decode(value)
+        kind = _KINDS.get(value[0])
+        form = _FORMS.get(rule.scalar)
+        # Servers differ on what an empty text is; an object is one only where the rule knows what is answered.
+        is_foreign = bool(rule.kinds) and kind not in rule.kinds
+        if (
+            form is None
+            or kind is None
+            or is_foreign
+            or value == b'""'
+            or (kind == "object" and rule.scalar == "by_row")
+        ):
+            raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+        told: Hashable = forms.ANY
+        if rule.same_members:
+            told = members.of([row])
+        elif not self._mixes:
+            told = forms.of(b"[%b]" % value)
+        return Column((row,), value, _TOKENS if kind == "list" else kind, told, False), form
+
 
 def rules_for(path: str, chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]:
     """The rules for requests to a path, in their order.
@@ -348,8 +424,9 @@ def rules_for(path: str, chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]
 class V1First(v1.Codec):
     """v1 requests, and for the same path those with lists that are no v1 request, such as objects of columns."""
 
-    def __init__(self, lists: Codec, answer_members: Sequence[str] = ()) -> None:
+    def __init__(self, lists: Codec, answer_members: Sequence[str] = (), mixes: bool = False) -> None:
         self._lists = lists
+        self.mixes = mixes
         self._kept = v1.KeptMembers(answer_members) if answer_members else None
         self.max_batch_size = lists.max_batch_size
         self.large = v1.LARGE
@@ -357,7 +434,7 @@ class V1First(v1.Codec):
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> interface.Payload:  # type: ignore[override] # more than v1's
         """See `interface.Codec`; raises what v1 does."""
         try:
-            return v1.parse_request(body, max_rows)
+            return v1.parse_request(body, max_rows, mixes=self.mixes)
         except (errors.BadRequest, errors.Unbatchable):
             try:
                 return self._lists.parse(body, max_rows)
@@ -370,7 +447,7 @@ class V1First(v1.Codec):
     ) -> steps.Steps[interface.Payload]:
         """See `interface.Codec`; raises what v1 does."""
         try:
-            return (yield from v1.parse_in_steps(body, max_rows))
+            return (yield from v1.parse_in_steps(body, max_rows, mixes=self.mixes))
         except (errors.BadRequest, errors.Unbatchable):
             try:
                 return (yield from self._lists.parse_in_steps(body, max_rows))
@@ -386,50 +463,8 @@ class V1First(v1.Codec):
 
 
 def _along(value: bytes, max_rows: int) -> Column:
-    """A list with an entry for each row; raises as `_column` does."""
-    return Column(json_rows.careful_decoder(value, max_rows)(value), value[1:-1], "along")
-
-
-def _column(
-    rule: rules.Rule, value: bytes, max_rows: int, found: json_rows.Rows | None = None
-) -> tuple[Column, answers.ResponseFormat]:
-    """The rows of a value, and how its caller is answered. Of a list they may have been `found`.
-
-    Raises `msgspec.DecodeError` for what is not exactly one JSON value, `errors.PayloadTooLarge` for too many rows,
-    and `errors.Unbatchable` for a value without rows.
-    """
-    if value.startswith(b'"') and value.endswith(b'"') and value != b'""':
-        # What most callers send, and so the short way to what `_single` gives.
-        form = _FORMS.get(rule.scalar)
-        if form is not None and (not rule.kinds or "string" in rule.kinds) and not rule.same_members:
-            column: Column = tuple.__new__(Column, ((_VALUE.decode(value),), value, "string", False))
-            return column, form
-    value = value.strip(_SPACE)
-    if value.startswith(b"["):
-        if rule.token_ids and _are_integers(value) and value[1:-1].strip(_SPACE):
-            return _single(rule, value)
-        rows = _rows(value, max_rows) if found is None else found
-        if not rows:
-            raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-        kind: Hashable = _kind(rows)
-        if rule.kinds and kind not in rule.kinds:
-            raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-        if rule.token_ids and kind == "list" and all(_are_integers(bytes(row)) for row in rows):
-            kind = _TOKENS
-        if rule.same_members:
-            kind = (kind, members.of(rows))
-        return Column(rows, value[1:-1], kind), answers.ResponseFormat.LIST
-    return _single(rule, value)
-
-
-def _column_in_steps(
-    rule: rules.Rule, body: bytes, span: places.Span, max_rows: int
-) -> steps.Steps[tuple[Column, answers.ResponseFormat]]:
-    """The same for a value of a body, which is scanned in steps if it is a large list."""
-    rows = None
-    if span.stop - span.start >= v1.LARGE:
-        rows = yield from incremental_scan.rows_in_steps(body, span.start, span.stop, max_rows)
-    return _column(rule, body[span.start : span.stop], max_rows, rows)
+    """A list with an entry for each row; raises as `Codec._column` does."""
+    return Column(json_rows.careful_decoder(value, max_rows)(value), value[1:-1], "along", forms.ANY)
 
 
 def _rows(value: bytes, max_rows: int) -> json_rows.Rows:
@@ -442,19 +477,6 @@ _FORMS = {
     "unwrapped": answers.ResponseFormat.ROW,
     "by_row": answers.ResponseFormat.LIST_IF_NONE,
 }
-
-
-def _single(rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFormat]:
-    """The value as the only row; see `_column`."""
-    row = _VALUE.decode(value)
-    kind = _KINDS.get(value[0])
-    form = _FORMS.get(rule.scalar)
-    # Servers differ on what an empty text is; an object is one only where the rule knows what is answered.
-    is_foreign = bool(rule.kinds) and kind not in rule.kinds
-    if form is None or kind is None or is_foreign or value == b'""' or (kind == "object" and rule.scalar == "by_row"):
-        raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-    told: Hashable = _TOKENS if kind == "list" else kind
-    return Column((row,), value, (told, members.of([row])) if rule.same_members else told, False), form
 
 
 def _are_integers(value: bytes) -> bool:

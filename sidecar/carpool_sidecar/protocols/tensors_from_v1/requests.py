@@ -52,9 +52,9 @@ class Reader:
         """
         try:
             if len(body) < v1.LARGE:
-                payload = v1.parse_request(body, max_rows)
+                payload = v1.parse_request(body, max_rows, mixes=True)
             else:
-                payload = yield from v1.parse_in_steps(body, max_rows)
+                payload = yield from v1.parse_in_steps(body, max_rows, mixes=True)
         except errors.Unbatchable:
             try:
                 members = yield from json_members.find_in_steps(body)
@@ -130,7 +130,7 @@ class Reader:
             return self._values(spec, [text])
         if not columns.begins(text, b"["):
             raise errors.BadRequest(f"'inputs' must have a list for {spec.name!r}, with a value for each instance")
-        payload = v1.parse_request(b'{"inputs":%b}' % text, max_rows)
+        payload = v1.parse_request(b'{"inputs":%b}' % text, max_rows, mixes=True)
         return self._values(spec, payload.rows, payload.text)
 
     def _values(self, spec: models.TensorSpec, rows: Sequence[v2.Data], text: v2.Data | None = None) -> columns.Values:

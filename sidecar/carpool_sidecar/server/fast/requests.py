@@ -72,10 +72,10 @@ class FastRequests:
 
     def scan(self, head: calls.Head, size: int) -> v1.RequestScan | None:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
-        is_plain = head.coding is None and isinstance(head.route.codec, v1.Codec)
-        if size < v1.LARGE or not is_plain:
+        codec = head.route.codec
+        if size < v1.LARGE or head.coding is not None or not isinstance(codec, v1.Codec):
             return None
-        return v1.RequestScan(int(self.rules.bounds.max_queue_instances))
+        return v1.RequestScan(int(self.rules.bounds.max_queue_instances), codec.mixes)
 
     def work_on(
         self, head: calls.Head, body: bytes, then: Callable[[interface.Payload | Exception], None]
