@@ -14,7 +14,8 @@ Template = list[Any]
 blanks = st.sampled_from(["", "", "", "", " ", "\n", "\t", " \r\n "])
 
 _BITS = [
-    "a", "word", " ", "é", "日本", "\U0001f600", r"\"", r"\\", r"\/", r"\n", r"\u0041", r"\u00e9", r"\ud83d\ude00", "[",
+    "a", "word", " ", "é", "日本", "\U0001f600", r"\"", r"\\", r"\/", r"\n", r"\u0041", r"\u00e9", r"\ud83d\ude00",
+    r"\ud83d", r"\ude00x", "[",
     "]", "{", "}", ",", ":", "],[", r"\"input\":[1]", r"\\\"", r'{\"data\":[1,2],\"index\":7}', "\x7f", "\u2028", "0",
 ]  # fmt: skip
 
@@ -62,18 +63,49 @@ leaves = strings | numbers | literals
 
 values = st.recursive(leaves, lambda inner: lists(inner) | objects(inner), max_leaves=5)
 
-token_lists = st.lists(st.integers(0, 50_000).map(str), min_size=1, max_size=6).flatmap(
-    lambda ids: joined("[", ids, "]")
-)
+# --- rows of one form --------------------------------------------------------------------------------------------
 
-rows_of_kind = {
+Shape = str | tuple[Any, ...]
+"""What rows of one form have: a kind, ("object", (name as written, shape), …) or ("list", (shape, count), …), where a
+count of 0 is any number from 1 on."""
+
+_LEAVES = {
     "string": strings,
-    "number": numbers,
-    "other": literals,
-    "list": lists(values),
-    "object": objects(values),
-    "tokens": token_lists,
+    "number": st.integers(-9, 99).map(str) | st.sampled_from(["1.0", "-0.0", "1e400", "1E+2", "0.10", "5e-324", "-0"]),
+    "large": st.sampled_from(["9007199254740993", "-9007199254740993", "1000000000000000000", "1" + "0" * 400]),
+    "boolean": st.sampled_from(["true", "false"]),
+    "null": st.just("null"),
+    "token": st.integers(0, 50_000).map(str),
 }
+
+
+@st.composite
+def shapes(draw: st.DrawFn, kinds: Sequence[str], has_lengths: bool = False, depth: int = 2) -> Shape:
+    """Of rows that are of one of these kinds; with `has_lengths` equal ones have lists of one length."""
+    kind = draw(st.sampled_from(sorted(kinds)))
+    inner = shapes([*sorted(_LEAVES), *(["list", "object"] if depth else [])], has_lengths, depth - 1)
+    if kind == "tokens":
+        return ("list", ("token", draw(st.integers(1, 3)) if has_lengths else 0))
+    if kind == "list":
+        few = st.integers(1, 3) if has_lengths else st.sampled_from([0, 0, 1, 2])
+        return ("list", *draw(st.lists(st.tuples(inner, few), max_size=3)))
+    if kind == "object":
+        named = draw(st.lists(names, max_size=3))  # one may be there twice
+        return ("object", *((draw(keys(name)), draw(inner)) for name in named))
+    return kind
+
+
+@st.composite
+def rows(draw: st.DrawFn, shape: Shape) -> str:
+    """A row of this shape."""
+    if isinstance(shape, str):
+        return draw(_LEAVES[shape])
+    if shape[0] == "object":
+        told = [f"{name}{draw(blanks)}:{draw(blanks)}{draw(rows(inner))}" for name, inner in shape[1:]]
+        return draw(joined("{", told, "}"))
+    counts = [count or draw(st.integers(1, 3)) for _, count in shape[1:]]
+    found = [draw(rows(inner)) for (inner, _), count in zip(shape[1:], counts, strict=True) for _ in range(count)]
+    return draw(joined("[", found, "]"))
 
 
 @st.composite
@@ -96,33 +128,6 @@ def _members(draw: st.DrawFn, members: Mapping[str, Template], order: Sequence[s
         made.append(("," + draw(blanks) if number else "") + draw(keys(name)) + draw(blanks) + ":" + draw(blanks))
         made += [*members[name], draw(blanks)]
     return [*made, "}"]
-
-
-@st.composite
-def records(draw: st.DrawFn, of: Sequence[str]) -> str:
-    """An object that has exactly these members, all of them strings."""
-    return fill(draw(_members({name: [draw(strings)] for name in of}, list(of))), {})
-
-
-@st.composite
-def _tables(draw: st.DrawFn) -> dict[str, st.SearchStrategy[str]]:
-    length = draw(st.integers(1, 3))
-    few = st.integers(0, 99).map(str)
-
-    def row(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        return st.lists(inner, min_size=length, max_size=length).flatmap(lambda items: joined("[", items, "]"))
-
-    return {
-        "number": few,
-        "other": st.sampled_from(["true", "false"]),
-        "list": row(strings),
-        "tokens": row(few),
-        "object": records(draw(st.lists(names, unique=True, max_size=3))),
-    }
-
-
-tables = _tables()
-"""Rows of each kind that make one table: the same members or length, and the same kinds of values."""
 
 
 def fill(template: Template, gaps: Mapping[Any, str]) -> str:

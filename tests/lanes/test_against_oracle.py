@@ -1,0 +1,253 @@
+"""Through a whole sidecar each caller gets what it would have got alone: every built-in rule, both HTTP servers.
+
+What is asked comes from many callers at one moment, in pieces of any size, compressed or not. See tests/protocols for
+the same of the codecs by themselves, with more examples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from aiohttp import web
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from carpool_sidecar.protocols import interface
+from tests.fakes import v2_calls, v2_http
+from tests.lanes import exchange, lane, streams
+from tests.protocols import oracle, scenes
+from tests.protocols import test_tensors_against_oracle as tensors
+from tests.protocols.v2_http import v2_server
+
+pytestmark = pytest.mark.timeout(300)  # thousands of requests
+
+# Everything that comes at one moment leaves together.
+_TOGETHER = {"max_latency": 50.0, "max_batch_size": 256, "max_queue_instances": 10_000}
+_PATHS = {
+    "openai-embeddings": "/v1/embeddings", "tei-embed": "/embed", "hf-toolkit": "/predict", "mlflow": "/ml/invocations",
+    "tfserving-columns": "/v1/models/m:predict", "tfserving-classify": "/v1/models/m:classify",
+    "ollama-embed": "/api/embed",
+}  # fmt: skip
+_RULES = {path: scenes.BUILT_IN[name] for name, path in _PATHS.items()}
+_V1 = "/v1/models/v1:predict"
+_V2 = "/v2/models/m/infer"
+
+
+class Answer(NamedTuple):
+    """What came over HTTP; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Asked(NamedTuple):
+    """A request as it is written on its connection, which is cut there into several writes."""
+
+    raw: bytes
+    cuts: Sequence[int]
+
+
+class Stub(lane.Lane):
+    """A sidecar before a predictor that is a function of path, headers and body."""
+
+    def __init__(self, fast: str, **chosen: Any) -> None:
+        super().__init__(fast, **_TOGETHER, **chosen)
+        self.behave: Callable[[str, Mapping[str, str], bytes], web.Response] = lambda *_: web.Response(status=404)
+        self.calls = 0
+        self._runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=0.1)
+
+    def stand_before(self, app: web.Application) -> None:
+        """Have this for the predictor."""
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)  # type: ignore[assignment]
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET":  # it tells of its models no more than MLServer does
+            is_known = request.path == "/v2/models/m"
+            return web.json_response(
+                {"name": "m", "platform": "", "inputs": [], "outputs": []}, status=200 if is_known else 404
+            )
+        self.calls += 1
+        return self.behave(request.path_qs, request.headers, await request.read())
+
+    async def ask(self, asked: Sequence[Asked]) -> list[Answer]:
+        """All at once, each on a connection of its own."""
+        self.calls = 0
+        return await asyncio.gather(*map(self._ask, asked))
+
+    async def _ask(self, asked: Asked) -> Answer:
+        edges = sorted({0, len(asked.raw), *asked.cuts})
+        steps: list[exchange.Step] = []
+        for start, stop in itertools.pairwise(edges):
+            steps += [asked.raw[start:stop], exchange.Turns(2)]
+        found = await self.converse(steps)
+        head, _, body = found.data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        return Answer(int(first.split(" ")[1]), headers, unchunked(body) if "transfer-encoding" in headers else body)
+
+
+def unchunked(body: bytes) -> bytes:
+    found = b""
+    while (size := int(body[: body.index(b"\r\n")], 16)) > 0:
+        start = body.index(b"\r\n") + 2
+        found, body = found + body[start : start + size], body[start + size + 2 :]
+    return found
+
+
+@pytest.fixture(scope="module")
+def stubs(virtual_loop: asyncio.AbstractEventLoop) -> Iterator[list[Stub]]:
+    yield from started(virtual_loop, lists=",".join(_PATHS))
+
+
+@pytest.fixture(scope="module")
+def before_v2(virtual_loop: asyncio.AbstractEventLoop) -> Iterator[list[Stub]]:
+    yield from started(virtual_loop, is_v2=True, upstream="triton-http", lists="openai-embeddings")
+
+
+def started(loop: asyncio.AbstractEventLoop, is_v2: bool = False, **chosen: Any) -> Iterator[list[Stub]]:
+    """Both lanes."""
+
+    async def start(fast: str) -> Stub:
+        stub = Stub(fast, **chosen)
+        if is_v2:
+            stub.stand_before(v2_http.application(v2_calls.Calls()))
+        await stub.start()
+        return stub
+
+    found = [loop.run_until_complete(start(fast)) for fast in ("on", "off")]
+    yield found
+    for each in found:
+        loop.run_until_complete(each.stop())
+
+
+@st.composite
+def written(draw: st.DrawFn, path: str, body: bytes, *lines: bytes) -> Asked:
+    """A request with this body: compressed or not, in chunks or not, cut anywhere."""
+    coding, encode = draw(
+        st.sampled_from(
+            [(b"", bytes)] * 3 + [(b"gzip", lambda data: gzip.compress(data, mtime=0)), (b"deflate", zlib.compress)]
+        )
+    )
+    sent = encode(body)
+    told = [b"Content-Encoding: " + coding] * bool(coding) + [*lines, b"Connection: close"]
+    size = draw(st.sampled_from([0, 0, 0, 1, 7, 1000]))
+    if size:
+        chunked = streams.chunked(sent, *[size] * min(len(sent) // size, 50))
+        raw = streams.request(chunked, path.encode(), *told, b"Transfer-Encoding: chunked", length=False)
+    else:
+        raw = streams.request(sent, path.encode(), *told)
+    return Asked(raw, draw(st.lists(st.integers(1, len(raw) - 1), max_size=4)))
+
+
+_JSON = b"Content-Type: application/json"
+_BATCH = re.compile(rb'"batchId":"[0-9a-f-]{36}"')
+
+
+@streams.examples(60)
+@given(st.sampled_from([_V1, *_RULES]), st.data())
+def test_each_caller_of_a_list_gets_what_it_would_get_alone(
+    stubs: list[Stub], virtual_loop: asyncio.AbstractEventLoop, path: str, data: st.DataObject
+) -> None:
+    is_predict = path.endswith(":predict")  # at which a garbled body may be of another kind
+    scene = data.draw(scenes.scenes(least=2, rule=_RULES.get(path, scenes.V1), has_garbage=not is_predict))
+
+    def behave(target: str, headers: Mapping[str, str], body: bytes) -> web.Response:
+        assert target == path
+        try:
+            answer = scene.server.answer(body)
+        except oracle.Passed:
+            answer = b"passed: " + body
+        return web.Response(body=answer, content_type="application/json")
+
+    asked = [data.draw(written(path, body, _JSON)) for body in scene.bodies]
+    for stub in stubs:
+        stub.behave = behave
+        found = virtual_loop.run_until_complete(stub.ask(asked))
+        event(f"{len(asked)} requests in {stub.calls} calls")
+        for body, got in zip(scene.bodies, found, strict=True):
+            alone = behave(path, {}, body).body
+            assert isinstance(alone, bytes)
+            assert got.status == 200
+            assert got.headers["content-type"].startswith("application/json")
+            if scene.rule is scenes.V1:
+                alone = oracle.v1_answer(*oracle.understand_v1_answer(alone))
+            assert _BATCH.sub(b'"batchId":"b"', got.body) == alone
+
+
+@streams.examples(25)
+@given(st.data(), st.booleans())
+def test_each_caller_of_v2_gets_what_it_would_get_alone(
+    stubs: list[Stub], virtual_loop: asyncio.AbstractEventLoop, data: st.DataObject, is_odd: bool
+) -> None:
+    talk = tensors.Http(is_odd)
+
+    def behave(target: str, headers: Mapping[str, str], body: bytes) -> web.Response:
+        assert target == _V2
+        told = {name: headers[name] for name in ("Content-Type", v2_server.HEADER) if name in headers}
+        answer = talk.predict(body, tuple(told.items()))
+        return web.Response(
+            body=answer.body, headers={name.decode(): value.decode() for name, value in answer.headers.items()}
+        )
+
+    callers = data.draw(tensors.crowds(tensors.Http))
+    asked = []
+    for each in callers:
+        size = [] if each.json_size is None else [b"Inference-Header-Content-Length: %d" % each.json_size]
+        kind = b"application/json" if each.json_size is None else b"application/octet-stream"
+        asked.append(data.draw(written(_V2, each.body, b"Content-Type: " + kind, *size)))
+    for stub in stubs:
+        stub.behave = behave
+        found = virtual_loop.run_until_complete(stub.ask(asked))
+        event(f"{len(asked)} requests in {stub.calls} calls")
+        for caller, got in zip(callers, found, strict=True):
+            assert got.status == 200, got
+            names = ("content-type", v2_server.HEADER.lower())
+            headers = tuple((name.title(), got.headers[name]) for name in names if name in got.headers)
+            assert talk.told(interface.RenderedResponse(headers, (got.body,))) == talk.told(talk.alone(caller))
+
+
+_NUMBERS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=3)
+_QUESTIONS = st.one_of(
+    st.tuples(st.just("identity"), st.lists(_NUMBERS, min_size=1, max_size=3)),
+    st.tuples(
+        st.just("add_sub"), st.lists(st.fixed_dictionaries({"a": _NUMBERS, "b": _NUMBERS}), min_size=1, max_size=2)
+    ),
+    st.tuples(st.just("strings"), st.lists(st.text(max_size=4).map(lambda text: [text]), min_size=1, max_size=3)),
+    st.tuples(
+        st.just("embedder"), st.text(min_size=1, max_size=5) | st.lists(st.text(max_size=5), min_size=1, max_size=3)
+    ),
+    st.tuples(st.just("token_embedder"), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+)
+
+
+@streams.examples(25)
+@given(st.lists(_QUESTIONS, min_size=2, max_size=6), st.data())
+def test_each_caller_of_v1_and_of_embeddings_before_v2_gets_what_it_would_get_alone(
+    before_v2: list[Stub],
+    virtual_loop: asyncio.AbstractEventLoop,
+    questions: list[tuple[str, Any]],
+    data: st.DataObject,
+) -> None:
+    asked = []
+    for model, what in questions:
+        if "embedder" in model:
+            form = data.draw(st.sampled_from([{}, {"encoding_format": "base64"}, {"user": "me"}]))
+            body, path = {"model": model, "input": what, **form}, "/v1/embeddings"
+        else:
+            body, path = {"instances": what}, f"/v1/models/{model}:predict"
+        asked.append(data.draw(written(path, json.dumps(body).encode(), _JSON)))
+    for stub in before_v2:
+        alone = [virtual_loop.run_until_complete(stub.ask([each]))[0] for each in asked]
+        found = virtual_loop.run_until_complete(stub.ask(asked))
+        for one, other in zip(found, alone, strict=True):
+            assert one.status == other.status
+            assert _BATCH.sub(b"", one.body) == _BATCH.sub(b"", other.body)
