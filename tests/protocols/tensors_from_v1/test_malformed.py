@@ -183,3 +183,20 @@ def test_ragged_lists_that_begin_like_a_giant() -> None:
 def test_more_instances_than_allowed_are_too_many(body: Any) -> None:
     with pytest.raises(errors.PayloadTooLarge):
         Model(("a", "FP32", (-1,))).parse(body, max_rows=2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"instances":[{"a":"\ud83d"}]}',
+        rb'{"instances":[{"b64":"\ud83d"}]}',
+        rb'{"instances":["\ud83d"]}',
+        rb'{"instances":[{"\ud83d":1}]}',
+        rb'{"instances":["x"],"\ud83d":1}',
+        rb'{"inputs":{"a":["\ud83d"]}}',
+    ],
+)
+def test_half_characters_which_are_no_text_are_refused(body: bytes) -> None:
+    for model in (Model(("a", "BYTES", (-1,))), Model(("a", "BYTES", (-1,)), ("b", "BYTES", (-1,), True))):
+        with pytest.raises(errors.BadRequest):
+            model.parse(body)

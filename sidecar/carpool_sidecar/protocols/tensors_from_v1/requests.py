@@ -66,7 +66,10 @@ class Reader:
                 raise errors.BadRequest(told) from None
             return self._columns({name: body[at.value : at.stop] for name, at in given.items()}, max_rows)
         if payload.others:
-            _refuse_others(_OBJECT.decode(b"{%b}" % payload.others))
+            try:
+                _refuse_others(_OBJECT.decode(b"{%b}" % payload.others))
+            except msgspec.DecodeError as error:
+                raise errors.BadRequest(f"a member cannot be read: {error}") from None
         return self._rows(payload.rows, payload.text)
 
     # --- rows --------------------------------------------------------------------------------------------------
@@ -107,6 +110,8 @@ class Reader:
             )
             where = f"instance {place[1]}" if place else "an instance"
             raise errors.BadRequest(f"{where} {what}; the model's inputs: {self._names}") from None
+        except msgspec.DecodeError as error:  # half of a surrogate pair
+            raise errors.BadRequest(f"an instance has a string that cannot be read: {error}") from None
 
     # --- columns -----------------------------------------------------------------------------------------------
 

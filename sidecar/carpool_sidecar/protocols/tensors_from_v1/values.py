@@ -252,7 +252,7 @@ def is_base64(row: v2.Data) -> bool:
     """Whether an instance is an object with `b64` and nothing else."""
     try:
         return list(msgspec.json.decode(row, type=dict[str, msgspec.Raw])) == ["b64"]
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return False
 
 
