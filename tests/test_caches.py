@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from carpool.scheduling import ledger
 from carpool_sidecar import caches, drain, metrics
 from carpool_sidecar.batching import model_registry
-from carpool_sidecar.protocols import interface, models
+from carpool_sidecar.protocols import interface, models, steps
 from carpool_sidecar.protocols.lists import answers
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_grpc import messages as grpc_messages
@@ -302,7 +302,7 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         "passed_answers": (asking._written, passed_answer),
         "request_heads": (predictor._heads, lambda text: predictor._heads["h", "/" + text.decode(), ()]),
         "unknown_models": (registry._unknown, lambda text: unknown_model(registry, text)),
-        "v2_answers": (v2.answers, lambda text: reader.read([(form, 0, 1)], v2_answer(text))),
+        "v2_answers": (v2.answers, lambda text: steps.at_once(reader.read([(form, 0, 1)], v2_answer(text)))),
         "v2_grpc_heads": (signature, lambda text: signature.plain_head(int(text[:6]) + 1)),
         "v2_grpc_messages": (grpc, lambda text: grpc.parse(grpc_request(text), 8)),
         "v2_grpc_outlines": (known, outline),

@@ -21,9 +21,10 @@ from tritonclient.grpc import service_pb2
 import carpool_sidecar
 from carpool.scheduling import messages
 from carpool_sidecar.protocols import interface, models, steps, v2
-from carpool_sidecar.protocols.tensors_from_embeddings import codec as embeddings_codec
+from carpool_sidecar.protocols.tensors_from_embeddings import front as embeddings_front
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_http import codec as http_codec
+from carpool_sidecar.protocols.v2_http import framing
 from carpool_sidecar.protocols.v2_http import tensors as http_tensors
 
 _RUNS = 3
@@ -135,7 +136,7 @@ def embeddings(form: str) -> Iterator[Stage]:
     """Embeddings of many texts from a predictor that speaks only v2."""
     spec, output = models.TensorSpec("text", "BYTES", (-1,)), models.TensorSpec("vectors", "FP32", (-1, _DIMENSIONS))
     info = models.ModelInfo((spec,), (output,), 2 * _TEXTS)
-    codec = embeddings_codec.Codec(models.ModelName("m"), info, http_tensors)
+    codec = embeddings_front.Codec(models.ModelName("m"), info, http_tensors)
     body = json.dumps({"model": "m", "input": ["text"] * _TEXTS, "encoding_format": form}).encode()
     parsed = in_steps("request read", lambda: codec.parse_in_steps(body, _TEXTS))
     yield parsed
@@ -144,7 +145,7 @@ def embeddings(form: str) -> Iterator[Stage]:
     data = row * (2 * _TEXTS)
     told = {"name": "vectors", "shape": [2 * _TEXTS, _DIMENSIONS], "datatype": "FP32"}
     head = json.dumps({"outputs": [{**told, "parameters": {"binary_data_size": len(data)}}]}).encode()
-    headers = {http_tensors.HEADER_KEY: b"%d" % len(head)}
+    headers = {framing.HEADER_KEY: b"%d" % len(head)}
     yield from batch_of(codec, parsed.result, parsed.result, head + data, headers)
 
 

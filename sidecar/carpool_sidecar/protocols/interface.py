@@ -92,6 +92,13 @@ def read_whole(list_name: bytes, row_count: int, response: UpstreamResponse) -> 
     return BatchPredictions(list_name, WholeResponse(response, row_count))
 
 
+def read_at_once(
+    read: Callable[[UpstreamResponse], steps.Steps[BatchPredictions]], response: UpstreamResponse
+) -> BatchPredictions:
+    """What a reader in steps finds in a small response."""
+    return steps.at_once(read(response))
+
+
 class UpstreamRequest(NamedTuple):
     """One call to the predictor.
 

@@ -59,54 +59,34 @@ ELEMENTS_A_STEP = 2048
 _LENGTH = struct.Struct("<I")
 
 
-def row_ends(data: Data, rows: int, width: int) -> Sequence[int] | None:
+def row_ends(data: Data, rows: int, width: int) -> steps.Steps[Sequence[int] | None]:
     """Where each of so many rows of `width` BYTES ends, after a 0; None if these are not exactly the elements."""
-    if len(data) < _LENGTH.size * rows * width:
+    count = rows * width
+    if len(data) < _LENGTH.size * count:
         return None
-    if not width:
+    if not count:
         return None if data else [0] * (rows + 1)
-    ends, at, size, read = [0], 0, len(data), _LENGTH.unpack_from
+    ends, at, read = [0], 0, _LENGTH.unpack_from
     try:
-        for _ in range(rows):
-            for _ in range(width):
+        for start in range(0, count, ELEMENTS_A_STEP):
+            if start:
+                yield
+            for _ in range(start, min(count, start + ELEMENTS_A_STEP)):
                 at += 4 + read(data, at)[0]
-            ends.append(at)
+                ends.append(at)
     except struct.error:  # a length would begin behind the end
         return None
-    return ends if at == size else None
+    return ends[::width] if at == len(data) else None
 
 
-def row_ends_in_steps(data: Data, rows: int, width: int) -> steps.Steps[Sequence[int] | None]:
-    """The same for large data."""
-    if len(data) < _LENGTH.size * rows * width:
-        return None
-    if not width:
-        return None if data else [0] * (rows + 1)
-    ends, at, size, read, work = [0], 0, len(data), _LENGTH.unpack_from, 0
-    try:
-        for _ in range(rows):
-            for start in range(0, width, ELEMENTS_A_STEP):
-                count = min(width - start, ELEMENTS_A_STEP)
-                for _ in range(count):
-                    at += 4 + read(data, at)[0]
-                work += count
-                if work >= ELEMENTS_A_STEP:
-                    work = 0
-                    yield
-            ends.append(at)
-    except struct.error:  # a length would begin behind the end
-        return None
-    return ends if at == size else None
-
-
-def fills(data: Data, datatype: str, rows: int, width: int) -> tuple[bool, Sequence[int] | None]:
+def fills(data: Data, datatype: str, rows: int, width: int) -> steps.Steps[tuple[bool, Sequence[int] | None]]:
     """Whether data are exactly so many rows of so many elements, and for BYTES where each row ends (`row_ends`)."""
     kind = DATATYPES.get(datatype)
     if kind is None:
         return False, None
     if kind.size is not None:
         return len(data) == rows * width * kind.size, None
-    ends = row_ends(data, rows, width)
+    ends = yield from row_ends(data, rows, width)
     return ends is not None, ends
 
 

@@ -21,7 +21,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
-from carpool_sidecar.protocols.v2_http import answers, tensors
+from carpool_sidecar.protocols.v2_http import answers, framing
 
 _JSON = "application/json"
 # KServe's batcher sets no Content-Type, and Go's server sniffs this one.
@@ -172,7 +172,7 @@ class Predictions:
 
         No head for what has another status than 200.
         """
-        headers: calls.Headers = tensors.JSON
+        headers: calls.Headers = framing.JSON
         text = form.text(pieces[0].predictions) if type(form) is answers.ResponseFormat else None
         if text is None:
             if _status(pieces) != http.HTTPStatus.OK:

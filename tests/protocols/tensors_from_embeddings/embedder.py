@@ -11,7 +11,8 @@ import numpy as np
 from carpool.scheduling import messages
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models, v2
-from carpool_sidecar.protocols.tensors_from_embeddings import codec
+from carpool_sidecar.protocols.tensors_from_embeddings import front
+from carpool_sidecar.protocols.tensors_from_v1 import codec
 from tests.protocols.tensors_from_v1.model import Answer, Part, Request, Transport
 
 TEXT = ("text", "BYTES", (-1, 1))
@@ -54,7 +55,7 @@ class Embedder:
         ins, outs = ([models.TensorSpec(*each) for each in specs] for specs in (inputs or (TEXT,), outputs))
         self.transport = Transport(answer)
         info = models.ModelInfo(tuple(ins), tuple(outs), most)
-        self.codec = codec.Codec(models.ModelName(name), info, self.transport, output)
+        self.codec = front.Codec(models.ModelName(name), info, self.transport, output)
 
     def ask(self, what: Any, max_rows: int = 1000, **members: Any) -> codec.Payload:
         return self.parse({"model": "m", "input": what, **members}, max_rows)

@@ -31,7 +31,7 @@ def asked(what: Any, **members: Any) -> Any:
 
 
 def texts_of(embedder: Embedder, what: Any) -> list[bytes]:
-    return list(v2.elements(embedder.ask(what).column.data))
+    return list(v2.elements(embedder.ask(what).columns[0].data))
 
 
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1), (-1, -1)])
@@ -47,7 +47,7 @@ def test_texts_go_to_the_input_of_strings_whatever_its_rank(shape: tuple[int, ..
 
 def test_white_space_means_nothing() -> None:
     body = b' {\n"input" : [ "a" ,\t"b" ] , "model":"m" } '
-    assert list(v2.elements(Embedder(TEXT).parse(body).column.data)) == [b"a", b"b"]
+    assert list(v2.elements(Embedder(TEXT).parse(body).columns[0].data)) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("datatype", ["INT8", "UINT16", "INT32", "INT64"])
@@ -56,7 +56,7 @@ def test_white_space_means_nothing() -> None:
 )
 def test_token_ids_go_to_the_input_of_integers(datatype: str, what: Any, rows: list[list[int]]) -> None:
     payload = Embedder(("ids", datatype, (-1, -1))).ask(what)
-    found = np.frombuffer(payload.column.data, f"<{v2.DATATYPES[datatype].code}")
+    found = np.frombuffer(payload.columns[0].data, f"<{v2.DATATYPES[datatype].code}")
     assert found.reshape(payload.row_count, -1).tolist() == rows
     assert payload.row_lengths(0, 1) == [len(rows[0])]
 

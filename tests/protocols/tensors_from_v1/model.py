@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from carpool_sidecar.protocols import interface as codecs
-from carpool_sidecar.protocols import models, steps
+from carpool_sidecar.protocols import models, steps, tensors_from_v1
 from carpool_sidecar.protocols.tensors_from_v1 import codec
 
 NAME = models.ModelName("m", "1")
@@ -33,12 +33,9 @@ class Transport:
         self.asked.append(outputs)
         return f"{name.path}/infer", (("X", "y"),), [b"%d" % (len(self.calls) - 1)]
 
-    def read_answer(self, reply: codecs.UpstreamResponse) -> list[models.Tensor]:
-        return self.answer(self.calls[int(reply.body)])
-
-    def read_answer_in_steps(self, reply: codecs.UpstreamResponse) -> steps.Steps[list[models.Tensor]]:
+    def read_answer(self, reply: codecs.UpstreamResponse) -> steps.Steps[list[models.Tensor]]:
         yield
-        return self.read_answer(reply)
+        return self.answer(self.calls[int(reply.body)])
 
 
 class Request(NamedTuple):
@@ -60,7 +57,7 @@ class Model:
         specs = tuple(models.TensorSpec(*each) for each in inputs)
         self.uneven = 0
         self.transport = Transport(answer)
-        self.codec = codec.Codec(NAME, models.ModelInfo(specs, (), most), self.transport, self._count)
+        self.codec = tensors_from_v1.Codec(NAME, models.ModelInfo(specs, (), most), self.transport, self._count)
 
     def parse(self, body: Any, max_rows: int = 1000) -> codec.Payload:
         return self.codec.parse(body if isinstance(body, bytes) else json.dumps(body).encode(), max_rows)

@@ -8,7 +8,7 @@ import pytest
 
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
-from carpool_sidecar.protocols.tensors_from_v1 import codec
+from carpool_sidecar.protocols.tensors_from_v1 import codec, front
 from carpool_sidecar.protocols.v2_http import tensors
 from tests.protocols.tensors_from_v1.model import NAME, Part, Request
 
@@ -19,7 +19,7 @@ INSTANCES = [{"a": [0.1, -2.0], "s": "x"}, {"a": [3.0, 4.5], "s": "é"}]
 
 
 def call(transport: codec.Transport) -> codecs.UpstreamRequest:
-    made = codec.Codec(NAME, INFO, transport)
+    made = front.Codec(NAME, INFO, transport)
     one, other = (made.parse(json.dumps({"instances": [each]}).encode(), 8) for each in INSTANCES)
     return made.merge("the-batch", "/v1/models/m:predict", [Part(Request(one), 0, 1), Part(Request(other), 0, 1)])
 

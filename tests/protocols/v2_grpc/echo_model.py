@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from carpool.scheduling import messages
 from carpool_sidecar.protocols import interface as wire
+from carpool_sidecar.protocols import steps
 from carpool_sidecar.protocols.v2_grpc import codec, tensors
 
 TARGET = "/inference.GRPCInferenceService/ModelInfer"
@@ -37,7 +38,7 @@ def answer(message: bytes, is_always_raw: bool = False) -> bytes:
 def _add(response: Any, tensor: Any, raw: bytes | None, is_always_raw: bool) -> None:
     output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     if raw is None and is_always_raw:
-        raw = tensors.to_raw(tensor.contents.SerializeToString(), tensor.datatype, tensor.shape)
+        raw = steps.at_once(tensors.to_raw(tensor.contents.SerializeToString(), tensor.datatype, tensor.shape))
     if raw is not None:
         response.raw_output_contents.append(raw)
     else:

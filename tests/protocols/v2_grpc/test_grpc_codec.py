@@ -285,10 +285,10 @@ def test_tensors_are_written_and_read_for_those_who_have_no_message() -> None:
     assert pb.ModelInferRequest.FromString(b"".join(body)) == request(model_version="1", id="the-batch")
     for is_raw in (True, False):
         answer = echo_model.answer(b"".join(body), is_always_raw=is_raw)
-        assert tensors.read_answer(wire.UpstreamResponse(answer, {})) == [tensor]
+        assert steps.at_once(tensors.read_answer(wire.UpstreamResponse(answer, {}))) == [tensor]
     for made in (response(2, datatype="FP8"), response(2, shape=(3,)), response(2, shape=(-2, -1))):
         with pytest.raises(errors.UpstreamBroken):
-            tensors.read_answer(wire.UpstreamResponse(made.SerializeToString(), {}))
+            steps.at_once(tensors.read_answer(wire.UpstreamResponse(made.SerializeToString(), {})))
 
 
 def many_fields() -> bytes:
@@ -307,7 +307,7 @@ def typed(datatype: str, field: str, values: list[Any]) -> bytes:
     [
         request(datatype="BYTES", shape=(1, 1_000_000), data=b"\xff" * 4_000_000).SerializeToString(),
         typed("BYTES", "bytes_contents", [b"a"] * 700_000),
-        typed("INT64", "int64_contents", [1] * 300_000),
+        typed("INT64", "int64_contents", [1] * 1_100_000),
         typed("FP32", "int_contents", [1] * 2_000_000),
         many_fields(),
         request(model_name="m" * 70_000).SerializeToString(),

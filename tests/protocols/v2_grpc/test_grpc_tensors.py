@@ -29,7 +29,7 @@ def raw_tensors(datatype: str, count: int):
 
 def as_list(raw: bytes, datatype: str) -> Any:
     """The `InferTensorContents` of a tensor in raw form."""
-    listed = steps.at_once(tensors.listed_in_steps(raw, datatype))
+    listed = steps.at_once(tensors.listed(raw, datatype))
     return pb.InferTensorContents.FromString(b"".join(tensors.contents(listed, datatype)))
 
 
@@ -38,7 +38,7 @@ def test_raw_tensors_come_back_from_lists_bit_by_bit(data, datatype, count) -> N
     raw = data.draw(raw_tensors(datatype, count))
     listed = as_list(raw, datatype)
     assert [len(values) for _, values in listed.ListFields()] == [count] * bool(count)
-    assert tensors.to_raw(listed.SerializeToString(), datatype, (count,)) == raw
+    assert steps.at_once(tensors.to_raw(listed.SerializeToString(), datatype, (count,))) == raw
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_raw_tensors_come_back_from_lists_bit_by_bit(data, datatype, count) -> N
 )  # fmt: skip
 def test_lists_become_what_numpy_makes_of_them(datatype, values, expected) -> None:
     listed = pb.InferTensorContents(**{v2.DATATYPES[datatype].contents: values})
-    assert tensors.to_raw(listed.SerializeToString(), datatype, (len(values),)) == expected.tobytes()
+    assert steps.at_once(tensors.to_raw(listed.SerializeToString(), datatype, (len(values),))) == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_lists_become_what_numpy_makes_of_them(datatype, values, expected) -> No
 )
 def test_lists_that_do_not_fit_are_refused_with_what_is_expected_and_given(datatype, listed, words) -> None:
     with pytest.raises(errors.BadRequest, match=words):
-        tensors.to_raw(pb.InferTensorContents(**listed).SerializeToString(), datatype, (2,))
+        steps.at_once(tensors.to_raw(pb.InferTensorContents(**listed).SerializeToString(), datatype, (2,)))
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_lists_that_do_not_fit_are_refused_with_what_is_expected_and_given(datat
 )  # fmt: skip
 def test_raw_tensors_of_another_size_are_refused(datatype, shape, data) -> None:
     with pytest.raises(errors.BadRequest, match=str(len(data))):
-        tensors.check_raw(data, datatype, shape)
+        steps.at_once(tensors.check_raw(data, datatype, shape))
 
 
 @pytest.mark.parametrize("datatype", ["INT32", "FP32", "BYTES"])
 def test_contents_that_are_no_message_are_refused(datatype) -> None:
     with pytest.raises(errors.BadRequest, match="InferTensorContents"):
-        tensors.to_raw(b"\xff\xff", datatype, (2,))
+        steps.at_once(tensors.to_raw(b"\xff\xff", datatype, (2,)))

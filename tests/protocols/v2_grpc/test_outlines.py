@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
+from carpool_sidecar.protocols import steps
 from carpool_sidecar.protocols.v2_grpc import messages, outlines
 from tests.protocols.v2_grpc.test_grpc_codec import request
 
@@ -16,7 +17,7 @@ DATATYPES = {"FP32": 4, "INT64": 8, "UINT8": 1, "BOOL": 1}
 def read(body: bytes) -> messages.Message:
     reader = messages.Reader(messages.REQUEST)
     found = messages.scan(body)
-    return reader.read(found, reader.template(found))
+    return steps.at_once(reader.read(found, reader.template(found)))
 
 
 def made(name: str, tensors: list[tuple[str, int, list[int]]], fill: bytes, identity: str = "") -> bytes:

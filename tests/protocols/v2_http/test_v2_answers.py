@@ -12,7 +12,7 @@ import pytest
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
-from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols import models, steps
 from carpool_sidecar.protocols.v2_http import answers, codec, json_bodies
 from tests.protocols.v2_http.callers import BINARY_ASKED, TARGET, in_json, output, parts_of, reply_of, share_out, sized
 
@@ -225,7 +225,7 @@ def test_an_answer_is_understood_once_wherever_it_names_its_batch(spoken, names)
         for extra, data, tail in [("", '"data":[1]', b""), (',"x":0', '"parameters":{"binary_data_size":4}', b"1234")]:
             text = f'{{{members}{extra},"outputs":[{{"name":"y","shape":[1,1],"datatype":"FP32",{data}}}]}}'.encode()
             headers = {b"inference-header-content-length": b"%d" % len(text)} if tail else {}
-            answer = reader.read([(form, 0, 1)], wire.UpstreamResponse(text + tail, headers))
+            answer = steps.at_once(reader.read([(form, 0, 1)], wire.UpstreamResponse(text + tail, headers)))
             body = b"".join(form.render([messages.Piece(0, "b", answer.rows[0:1])]).body)
             assert b"batch-" not in body
             assert body.startswith(b'{"model_name":')

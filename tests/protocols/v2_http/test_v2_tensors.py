@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
-from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols import models, steps
 from carpool_sidecar.protocols.v2_http import tensors
 from tests.protocols.v2_http import v2_server
 
@@ -34,7 +34,7 @@ def test_tensors_come_back_from_a_server_as_they_went_out(datatypes, is_json):
     if is_json:
         body = body.replace(b'"binary_data_output":true', b'"binary_data_output":null')
     reply = v2_server.serve(body, dict(headers), model=lambda inputs: inputs)
-    assert tensors.read_answer(reply) == given
+    assert steps.at_once(tensors.read_answer(reply)) == given
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,17 @@ def test_tensors_come_back_from_a_server_as_they_went_out(datatypes, is_json):
 def test_answer_whose_data_do_not_fill_their_shapes_is_broken(output, rest):
     text = f'{{"outputs":[{{"name":"y",{output}}}]}}'.encode()
     with pytest.raises(errors.UpstreamBroken):
-        tensors.read_answer(wire.UpstreamResponse(text + rest, {b"inference-header-content-length": b"%d" % len(text)}))
+        steps.at_once(
+            tensors.read_answer(
+                wire.UpstreamResponse(text + rest, {b"inference-header-content-length": b"%d" % len(text)})
+            )
+        )
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"outputs":5}', b'{"outputs":[{}]}', b"\xff" * 9, b"[" * 9999])
 def test_what_is_no_answer_is_broken(body):
     with pytest.raises(errors.UpstreamBroken):
-        tensors.read_answer(wire.UpstreamResponse(body, {}))
+        steps.at_once(tensors.read_answer(wire.UpstreamResponse(body, {})))
 
 
 def test_fp16_is_passed_on_as_it_is():
@@ -71,4 +75,4 @@ def test_fp16_is_passed_on_as_it_is():
     reply = wire.UpstreamResponse(
         head + struct.pack("<2e", 1, 2), {b"inference-header-content-length": b"%d" % len(head)}
     )
-    assert tensors.read_answer(reply) == [models.Tensor("y", "FP16", (2,), struct.pack("<2e", 1, 2))]
+    assert steps.at_once(tensors.read_answer(reply)) == [models.Tensor("y", "FP16", (2,), struct.pack("<2e", 1, 2))]

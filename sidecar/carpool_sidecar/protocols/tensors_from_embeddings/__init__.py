@@ -6,7 +6,7 @@ openai-embeddings` meets `--upstream triton-http` or `triton-grpc`.
 Format: https://platform.openai.com/docs/api-reference/embeddings.
 """
 
-from carpool_sidecar.protocols.tensors_from_embeddings.codec import Codec
+from carpool_sidecar.protocols.tensors_from_embeddings.front import Codec
 from carpool_sidecar.protocols.tensors_from_embeddings.refusals import render_error
 from carpool_sidecar.protocols.tensors_from_embeddings.requests import read_model
 

@@ -20,7 +20,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, models, steps
 from carpool_sidecar.protocols.tensors_from_embeddings import signatures
-from carpool_sidecar.protocols.tensors_from_v1 import outputs
+from carpool_sidecar.protocols.tensors_from_v1 import codec, outputs
 
 Vectors = npt.NDArray[Any]
 """One embedding in each row."""
@@ -53,12 +53,12 @@ class Rows:
         return Rows(self.vectors[start:stop], self.start + start, self.written)
 
 
-def write_in_steps(rows: Rows, sizes: Sequence[int], forms: Sequence[Form]) -> steps.Steps[None]:
-    """Write the embeddings of callers with so many rows each, so that nothing is left to do but to join them."""
+def write(rows: Rows, shares: codec.Shares) -> steps.Steps[None]:
+    """Write the embeddings of callers, so that nothing is left to do but to join them."""
     vectors, written = rows.vectors, rows.written
     group, stop = max(1, len(vectors) * _GROUP // max(1, vectors.nbytes)), 0
-    for size, form in zip(sizes, forms, strict=True):
-        start, stop = stop, stop + size
+    for each, size in shares:
+        form, start, stop = cast(Form, each), stop, stop + size
         for first in range(start, stop, group):
             some = form.precise(vectors[first : min(stop, first + group)])
             if np.isfinite(some).all():  # else `render` finds out whose that is

@@ -4,6 +4,7 @@ It decodes what callers send, and so needs numpy and orjson; it is only imported
 (`--upstream triton-http` or `triton-grpc`).
 """
 
-from carpool_sidecar.protocols.tensors_from_v1.codec import Codec, Transport
+from carpool_sidecar.protocols.tensors_from_v1.codec import Transport
+from carpool_sidecar.protocols.tensors_from_v1.front import Codec
 
 __all__ = ["Codec", "Transport"]

@@ -119,30 +119,25 @@ def has_shape(text: bytes, shape: Shape) -> steps.Steps[bool]:
     """Whether a text is nested lists of this shape, as far as brackets tell: a list of none looks like one of one."""
     if not _is_possible(shape, len(text)):
         return False
-    if len(text) < _LARGE:
-        return _skeleton(text) == _expected(shape)
     expected, at = _expected(shape), 0
     for start in range(0, len(text), _LARGE):
+        if start:
+            yield
         bones = _skeleton(text[start : start + _LARGE])
         if not expected.startswith(bones, at):
             return False
         at += len(bones)
-        yield
     return at == len(expected)
 
 
-def shape_in_steps(text: v2.Data) -> steps.Steps[Shape | None]:
-    """`shape_of` a large text."""
+def shape_of(text: v2.Data) -> steps.Steps[Shape | None]:
+    """The shape of nested lists, () for a value; None if they are ragged or nested more than `DEEPEST` times."""
     pieces, view = [], memoryview(text)
     for at in range(0, len(view), _LARGE):
+        if at:
+            yield
         pieces.append(_skeleton(bytes(view[at : at + _LARGE])))
-        yield
     return _shape(b"".join(pieces), bytes(view[:_LARGE]), len(view))
-
-
-def shape_of(text: bytes) -> Shape | None:
-    """The shape of nested lists, () for a value; None if they are ragged or nested more than `DEEPEST` times."""
-    return _shape(_skeleton(text), text, len(text))
 
 
 def _shape(bones: bytes, text: bytes, size: int) -> Shape | None:

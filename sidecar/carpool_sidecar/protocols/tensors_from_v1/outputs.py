@@ -52,7 +52,7 @@ def _rows(tensor: models.Tensor, rows: int | None) -> steps.Steps[Sequence[bytes
         return json_rows.LIST.decode(_text(tensor, tensor.shape))
     ends: Sequence[int] | None = None
     if tensor.datatype == v2.BYTES:
-        ends = yield from v2.row_ends_in_steps(tensor.data, rows, math.prod(tensor.shape[1:]))
+        ends = yield from v2.row_ends(tensor.data, rows, math.prod(tensor.shape[1:]))
         if ends is None:
             return json_rows.LIST.decode(_text(tensor, tensor.shape))  # which raises
     else:
@@ -105,7 +105,7 @@ def _check_size(tensor: models.Tensor) -> np.dtype[Any]:
 
 def _text_of_strings(tensor: models.Tensor, shape: tuple[int, ...]) -> bytes:
     count = math.prod(shape)
-    if v2.row_ends(tensor.data, count, 1) is None:
+    if steps.at_once(v2.row_ends(tensor.data, count, 1)) is None:
         raise errors.UpstreamBroken(
             f"the predictor's output {tensor.name!r} does not have the {count} strings of its shape"
         )

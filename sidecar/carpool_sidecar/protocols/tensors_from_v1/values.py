@@ -23,10 +23,10 @@ import numpy.typing as npt
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import steps, v2
 from carpool_sidecar.protocols.tensors_from_v1 import columns
+from carpool_sidecar.protocols.v2_http import json_lists
 
 Array = npt.NDArray[Any]
 
-_PIECE = 64 * 1024  # bytes of text
 _LARGE = 512 * 1024  # of it, for what is done with all of it at little cost
 
 _BOOLS = msgspec.json.Decoder(list[bool])
@@ -160,12 +160,11 @@ def _read_numbers(values: columns.Values) -> steps.Steps[columns.Column]:
 
 
 def _without_brackets(text: bytes) -> steps.Steps[bytes]:
-    if len(text) < _LARGE:
-        return text.translate(None, b"[]")
     pieces = []
     for at in range(0, len(text), _LARGE):
+        if at:
+            yield
         pieces.append(text[at : at + _LARGE].translate(None, b"[]"))
-        yield
     return b"".join(pieces)
 
 
@@ -182,8 +181,7 @@ def _shape(values: columns.Values) -> steps.Steps[columns.Shape]:
     """The shape of all instances: the model's, and the first one's where the model leaves it open."""
     if min(values.shape, default=0) >= 0:
         return values.shape
-    first = values.rows[0]
-    given = (yield from columns.shape_in_steps(first)) if len(first) >= _LARGE else columns.shape_of(bytes(first))
+    given = yield from columns.shape_of(values.rows[0])
     if given is None or not columns.fits(given, values.shape):
         raise values.misshapen(0, given)
     return given
@@ -192,7 +190,7 @@ def _shape(values: columns.Values) -> steps.Steps[columns.Shape]:
 def _read_flat(values: columns.Values, shape: columns.Shape, flat: bytes) -> steps.Steps[bytes]:
     read_piece, dtype = _SPECIAL.get(values.spec.datatype, _integers), dtype_of(values.spec.datatype)
     arrays, count = [], 0
-    for piece in _pieces(flat):
+    for piece in json_lists.pieces(flat, 0, len(flat)):
         try:
             arrays.append(read_piece(b"[%b]" % piece, dtype))
         except _Wrong as wrong:
@@ -205,18 +203,9 @@ def _read_flat(values: columns.Values, shape: columns.Shape, flat: bytes) -> ste
     return b"".join(array.tobytes() for array in arrays)
 
 
-def _pieces(flat: bytes) -> Iterator[bytes]:
-    at = 0
-    while at <= len(flat):
-        cut = flat.find(b",", at + _PIECE)
-        cut = len(flat) if cut < 0 else cut
-        yield flat[at:cut]
-        at = cut + 1
-
-
 def _misshapen(values: columns.Values, expected: columns.Shape) -> errors.BadRequest:
     for row, text in enumerate(values.rows):
-        given = columns.shape_of(bytes(text))
+        given = steps.at_once(columns.shape_of(text))
         if given != expected:
             return values.misshapen(row, given, values.shape if row == 0 else expected)
     return values.misshapen(0, None)

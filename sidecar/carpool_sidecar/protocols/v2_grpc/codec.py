@@ -41,7 +41,7 @@ class Payload(interface.KeepsBody):
 
 
 Lists = dict[tuple[int, int, int], list[v2.Data]]
-"""Pieces of lists (`tensors.listed_in_steps`) by the output's number and its rows, from the second to the third."""
+"""Pieces of lists (`tensors.listed`) by the output's number and its rows, from the second to the third."""
 
 
 class Rows:
@@ -71,7 +71,7 @@ class Rows:
         if known is not None:
             return known
         data, column = self.message.cut(index, self.start, self.stop), self.message.template.signature.columns[index]
-        return steps.at_once(tensors.listed_in_steps(data, column.datatype))
+        return steps.at_once(tensors.listed(data, column.datatype))
 
     def plain(self) -> list[v2.Data] | None:
         """An answer without an id that has these rows; None if they are not of one tensor in raw form of one size."""
@@ -148,27 +148,21 @@ class Codec:
         return self.info.most_rows
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
-        return self.understand(body, messages.scan(body), max_rows)
+        return steps.at_once(self.parse_in_steps(body, max_rows))
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        return (yield from self.understand_in_steps(body, messages.scan(body), max_rows))
+        return (yield from self.understand(body, messages.scan(body), max_rows))
 
-    def understand(self, body: bytes, found: messages.Fields, max_rows: int) -> Payload:
+    def understand(self, body: bytes, found: messages.Fields, max_rows: int) -> steps.Steps[Payload]:
         """`parse` for a body that was scanned already."""
         try:
             template = self._template(found, max_rows)
-            return self._read_payload(body, self._requests.read(found, template, is_bounded=True))
+            message = yield from self._requests.read(found, template, is_bounded=True)
         except v2.Misfit as misfit:
             raise errors.Unbatchable(misfit.not_batched) from None
-
-    def understand_in_steps(self, body: bytes, found: messages.Fields, max_rows: int) -> steps.Steps[Payload]:
-        """The same for a large body."""
-        try:
-            template = self._template(found, max_rows)
-            message = yield from self._requests.read_in_steps(found, template, is_bounded=True)
-        except v2.Misfit as misfit:
-            raise errors.Unbatchable(misfit.not_batched) from None
-        return self._read_payload(body, message)
+        # Triton, which alone tells of a batch size, answers in raw form whatever it was asked in.
+        wants_lists = message.is_listed and self.info.max_batch_size is None
+        return Payload(body, message, ResponseFormat(message.id, wants_lists))
 
     def _template(self, found: messages.Fields, max_rows: int) -> messages.MessageTemplate:
         if len(found.id) > v2.LONGEST_ID:
@@ -177,11 +171,6 @@ class Codec:
         if template.rows > max_rows:
             raise errors.PayloadTooLarge(f"the request has {template.rows} rows; at most {max_rows} are allowed")
         return template
-
-    def _read_payload(self, body: bytes, message: messages.Message) -> Payload:
-        # Triton, which alone tells of a batch size, answers in raw form whatever it was asked in.
-        wants_lists = message.is_listed and self.info.max_batch_size is None
-        return Payload(body, message, ResponseFormat(message.id, wants_lists))
 
     def payload(self, body: bytes, message: messages.Message) -> Payload:
         """The payload of a request that was recognised: it has raw tensors and no id (see `outlines`)."""
@@ -208,21 +197,11 @@ class Codec:
             pieces.append(tensors.start(messages.RAW_INPUT, sum(map(len, data))))
             pieces += data
         forms = [part.request.payload.response_format for part in parts]
-        read = functools.partial(self._read, rows, cut)
-        in_steps = functools.partial(self._read_in_steps, sizes, forms, cut)
-        return interface.UpstreamRequest(target, (), pieces, read, in_steps)
+        in_steps = functools.partial(self._read, sizes, forms, cut)
+        at_once = functools.partial(interface.read_at_once, in_steps)
+        return interface.UpstreamRequest(target, (), pieces, at_once, in_steps)
 
     def _read(
-        self, rows: int, cut: Sequence[Payload], response: interface.UpstreamResponse
-    ) -> interface.BatchPredictions:
-        try:
-            found = messages.scan(response.body, messages.RESPONSE)
-            message = self._responses.read(found, self._responses.template(found))
-        except (errors.Unbatchable, errors.BadRequest) as error:
-            raise self._unusable(error) from None
-        return self._shared_out(rows, cut, message, {})
-
-    def _read_in_steps(
         self,
         sizes: Sequence[int],
         forms: Sequence[ResponseFormat],
@@ -231,19 +210,19 @@ class Codec:
     ) -> steps.Steps[interface.BatchPredictions]:
         try:
             found = messages.scan(response.body, messages.RESPONSE)
-            message = yield from self._responses.read_in_steps(found, self._responses.template(found))
+            message = yield from self._responses.read(found, self._responses.template(found))
         except (errors.Unbatchable, errors.BadRequest) as error:
             raise self._unusable(error) from None
+        self._check(sum(sizes), cut, message)
         lists: Lists = {}
-        answer = self._shared_out(sum(sizes), cut, message, lists)
         stop = 0
         for size, form in zip(sizes, forms, strict=True):
             start, stop = stop, stop + size
             if _is_listed(message, form.wants_lists):
                 for index, column in enumerate(message.template.signature.columns):
                     data = message.cut(index, start, stop)
-                    lists[index, start, stop] = yield from tensors.listed_in_steps(data, column.datatype)
-        return answer
+                    lists[index, start, stop] = yield from tensors.listed(data, column.datatype)
+        return interface.BatchPredictions(b"", Rows(message, 0, sum(sizes), lists))
 
     def _unusable(self, error: errors.Unbatchable | errors.BadRequest) -> errors.UpstreamBroken:
         """What an answer is that cannot be read, for this reason."""
@@ -251,9 +230,8 @@ class Codec:
             return self._uneven(f"its outputs have no rows that could be shared out ({error.reason})")
         return errors.UpstreamBroken(f"the predictor's answer is broken: {error}")
 
-    def _shared_out(
-        self, rows: int, cut: Sequence[Payload], message: messages.Message, lists: Lists
-    ) -> interface.BatchPredictions:
+    def _check(self, rows: int, cut: Sequence[Payload], message: messages.Message) -> None:
+        """Whether an answer has the batch's rows, and what the other parts of its requests were answered with."""
         template = message.template
         if template.rows != rows:
             raise self._uneven(f"{rows} rows were answered with {template.rows}")
@@ -261,7 +239,6 @@ class Codec:
             if payload.answered not in (None, template.signature.columns):
                 raise self._uneven("the parts of one request were answered with different outputs")
             payload.answered = template.signature.columns
-        return interface.BatchPredictions(b"", Rows(message, 0, rows, lists))
 
     def _uneven(self, words: str) -> errors.UpstreamBroken:
         self._on_uneven()

@@ -292,53 +292,31 @@ class Reader:
             known.put(found.rest, template, len(found.rest))
         return template
 
-    def read(self, found: Fields, template: MessageTemplate, is_bounded: bool = False) -> Message:
+    def read(self, found: Fields, template: MessageTemplate, is_bounded: bool = False) -> steps.Steps[Message]:
         """The message's tensors.
 
         Raises `errors.BadRequest` for data that are not what the template says and, if the time for that
         `is_bounded`, `errors.Unbatchable`.
         """
-        is_listed = not found.raw
-        raw = self._unlisted(found, template, is_bounded) if is_listed else found.raw
-        ends: dict[int, Sequence[int]] = {}
-        for index, (data, size) in enumerate(zip(raw, template.sizes, strict=True)):
-            if len(data) != size:  # as always with BYTES
-                column = template.signature.columns[index]
-                with tensors.naming(self._kind.noun, column.name):
-                    found_ends = tensors.check_raw(data, column.datatype, (template.rows, *column.shape))
-                if found_ends is not None:
-                    ends[index] = found_ends
-        if not found.id.isascii():
-            _check_text(found.id)
-        return Message(template, found.id, raw, ends, is_listed)
-
-    def read_in_steps(self, found: Fields, template: MessageTemplate, is_bounded: bool = False) -> steps.Steps[Message]:
-        """The same for a large message."""
-        noun, columns = self._kind.noun, template.signature.columns
-        shapes = [(template.rows, *column.shape) for column in columns]
+        noun, columns, rows = self._kind.noun, template.signature.columns, template.rows
         raw: list[v2.Data] = found.raw
         if not raw:
             raw = []
-            for written, column, shape in zip(found.contents, columns, shapes, strict=True):
+            for written, column in zip(found.contents, columns, strict=True):
                 with tensors.naming(noun, column.name):
-                    raw.append((yield from tensors.to_raw_in_steps(written, column.datatype, shape, is_bounded)))
+                    shape = (rows, *column.shape)
+                    raw.append((yield from tensors.to_raw(written, column.datatype, shape, is_bounded)))
         ends: dict[int, Sequence[int]] = {}
         for index, (data, size) in enumerate(zip(raw, template.sizes, strict=True)):
-            if len(data) != size:
-                with tensors.naming(noun, columns[index].name):
-                    told = yield from tensors.check_raw_in_steps(data, columns[index].datatype, shapes[index])
+            if len(data) != size:  # as always with BYTES
+                column = columns[index]
+                with tensors.naming(noun, column.name):
+                    told = yield from tensors.check_raw(data, column.datatype, (rows, *column.shape))
                 if told is not None:
                     ends[index] = told
         if not found.id.isascii():
             _check_text(found.id)
         return Message(template, found.id, raw, ends, not found.raw)
-
-    def _unlisted(self, found: Fields, template: MessageTemplate, is_bounded: bool) -> list[v2.Data]:
-        raw = []
-        for written, column in zip(found.contents, template.signature.columns, strict=True):
-            with tensors.naming(self._kind.noun, column.name):
-                raw.append(tensors.to_raw(written, column.datatype, (template.rows, *column.shape), is_bounded))
-        return raw
 
     def _understand(self, found: Fields) -> MessageTemplate:
         kind = self._kind

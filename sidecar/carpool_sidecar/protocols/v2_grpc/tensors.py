@@ -45,13 +45,13 @@ def naming(noun: str, tensor: str) -> Iterator[None]:
         raise errors.BadRequest(f"{noun} {tensor[:200]!r}: {error}") from None
 
 
-def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> Sequence[int] | None:
+def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> steps.Steps[Sequence[int] | None]:
     """Where each row of BYTES ends, after a 0; None for others, whose rows are of one size.
 
     Raises `v2.Misfit` unless `data` are exactly such a tensor's elements in raw form.
     """
     count, rows = math.prod(shape), shape[0] if shape else 1
-    is_full, ends = v2.fills(data, datatype, rows, count // rows if rows else 0)
+    is_full, ends = yield from v2.fills(data, datatype, rows, count // rows if rows else 0)
     if is_full:
         return ends
     size = v2.DATATYPES[datatype].size
@@ -61,17 +61,7 @@ def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> Sequence[in
     raise v2.Misfit(f"{needed}; got {len(data)}")
 
 
-def check_raw_in_steps(data: v2.Data, datatype: str, shape: Sequence[int]) -> steps.Steps[Sequence[int] | None]:
-    """The same for large data."""
-    rows = shape[0] if shape else 1
-    if v2.DATATYPES[datatype].size is None and rows:
-        ends = yield from v2.row_ends_in_steps(data, rows, math.prod(shape) // rows)
-        if ends is not None:
-            return ends
-    return check_raw(data, datatype, shape)
-
-
-def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False) -> v2.Data:
+def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False) -> steps.Steps[v2.Data]:
     """The raw form of an InferTensorContents message.
 
     Raises `v2.Misfit` unless it has just what shape and datatype say, `errors.BadRequest` for no message, and
@@ -81,14 +71,19 @@ def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bo
     field = kind.contents
     if field is None:
         raise errors.BadRequest(f"{datatype} has no typed contents: send it in raw_input_contents")
-    count = math.prod(shape)
-    tag = _NUMBERS[field] << 3 | 2
+    tag, count = _NUMBERS[field] << 3 | 2, math.prod(shape)
+    raw: v2.Data | None
     if kind.size is None:
-        raw = _strings(written, tag, count)
+        raw = yield from _strings(bytes(written), tag, count)
         if raw is not None:
             return raw
-    elif kind.json_type is float and (packed := _packed(written, tag)) is not None and len(packed) == count * kind.size:
-        return packed  # floating point numbers are packed as raw form has them
+    else:
+        raw = _packed(written, tag)  # floating point numbers are packed as raw form has them
+        if raw is not None and kind.json_type is not float:
+            is_long = is_bounded and len(written) > _MOST_LOOKED_AT
+            raw = None if is_long else (yield from _packed_integers(bytes(raw), tag, field, datatype))
+        if raw is not None and len(raw) == count * kind.size:
+            return raw
     # Each number takes a byte at least: with fewer bytes they are not there, which is soon found out.
     if is_bounded and (len(written) > _MOST_LOOKED_AT or _MOST_LISTED < count <= len(written)):
         raise errors.Unbatchable(errors.NotBatched.MEMBERS)
@@ -107,7 +102,7 @@ def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bo
     if kind.json_type is float:
         tidy: bytes = contents.SerializeToString()
         return tidy[len(tidy) - count * kind.size :]
-    return _integers(values, datatype, "<" + kind.code)
+    return _integers(values, datatype)
 
 
 def _packed(written: v2.Data, tag: int) -> v2.Data | None:
@@ -121,26 +116,59 @@ def _packed(written: v2.Data, tag: int) -> v2.Data | None:
     return None
 
 
-def _strings(written: v2.Data, tag: int, count: int) -> bytes | None:
+def _strings(data: bytes, tag: int, count: int) -> steps.Steps[bytes | None]:
     """The raw form of so many strings, each a field with this tag; None if there is anything else.
 
     Looks at no more strings than there should be.
     """
-    found: list[v2.Data] = []
-    at, end = 0, len(written)
-    for _ in range(count):
-        if at >= end or written[at] != tag:
-            return None
+    found: list[bytes] = []
+    at, end = 0, len(data)
+    for first in range(0, count, v2.ELEMENTS_A_STEP):
+        if first:
+            yield
+        for _ in range(first, min(count, first + v2.ELEMENTS_A_STEP)):
+            if at >= end or data[at] != tag:
+                return None
+            try:
+                length, at = varint(data, at + 1)
+            except (IndexError, ValueError):
+                return None
+            found += (_LENGTH.pack(length), data[at : at + length])
+            at += length
+    return b"".join(found) if at == end else None
+
+
+def _packed_integers(text: bytes, tag: int, field: str, datatype: str) -> steps.Steps[bytes | None]:
+    """The raw form of the numbers that are packed in a field with this tag; None for what is none."""
+    found, at = [], 0
+    while at < len(text):
+        stop = min(len(text), at + _NUMBERS_A_STEP)
+        while stop < len(text) and text[stop - 1] > 0x7F:  # within a number, of which the last byte is smaller
+            stop += 1
+        piece = text[at:stop]
         try:
-            length, at = varint(written, at + 1)
-        except (IndexError, ValueError):
-            return None
-        found.append(written[at : at + length])
-        at += length
-    return v2.pack(found) if at == end else None
+            contents = service_pb2.InferTensorContents.FromString(start(tag, len(piece)) + piece)
+            found.append(_integers(getattr(contents, field), datatype))
+        except (protobuf.DecodeError, errors.BadRequest):
+            return None  # what follows says what is wrong first
+        at = stop
+        if at < len(text):
+            yield
+    return b"".join(found)
 
 
-def listed_in_steps(data: v2.Data, datatype: str) -> steps.Steps[list[v2.Data]]:
+def _integers(values: Any, datatype: str) -> bytes:
+    kind = "<" + v2.DATATYPES[datatype].code
+    widest = {"b": "?", "i": "<i8", "u": "<u8"}[np.dtype(kind).kind]
+    wide = np.fromiter(values, widest, len(values))  # from a list it would make another list first
+    narrow = wide.astype(kind)
+    if not np.array_equal(wide, narrow):
+        words = f"{wide[wide != narrow][0]} is out of the range of {datatype}"
+        raise v2.Misfit(words, errors.NotBatched.MEMBERS)
+    return narrow.tobytes()
+
+
+def listed(data: v2.Data, datatype: str) -> steps.Steps[list[v2.Data]]:
     """A tensor in raw form as pieces of a list, which `contents` makes an `InferTensorContents` of.
 
     Pieces of several tensors, one behind the other, are the list of all their elements. The datatype has to have one.
@@ -165,12 +193,12 @@ def listed_in_steps(data: v2.Data, datatype: str) -> steps.Steps[list[v2.Data]]:
     return found
 
 
-def contents(listed: Sequence[v2.Data], datatype: str) -> list[v2.Data]:
+def contents(pieces: Sequence[v2.Data], datatype: str) -> list[v2.Data]:
     """An `InferTensorContents` with these pieces of a list."""
     if v2.DATATYPES[datatype].size is None:
-        return list(listed)  # each string is a field of its own
-    size = sum(map(len, listed))
-    return [start(_NUMBERS[_field(datatype)] << 3 | 2, size), *listed] if size else []
+        return list(pieces)  # each string is a field of its own
+    size = sum(map(len, pieces))
+    return [start(_NUMBERS[_field(datatype)] << 3 | 2, size), *pieces] if size else []
 
 
 def _field(datatype: str) -> str:
@@ -183,78 +211,6 @@ def _field(datatype: str) -> str:
 def has_lists(datatypes: Sequence[str]) -> bool:
     """Whether tensors of all these datatypes can be written as lists."""
     return all(v2.DATATYPES[datatype].contents is not None for datatype in datatypes)
-
-
-def to_raw_in_steps(
-    written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False
-) -> steps.Steps[v2.Data]:
-    """The same as `to_raw` for a large message."""
-    kind = v2.DATATYPES[datatype]
-    if kind.contents is not None:
-        tag, count = _NUMBERS[kind.contents] << 3 | 2, math.prod(shape)
-        if kind.size is None:
-            raw = yield from _strings_in_steps(bytes(written), tag, count)
-            if raw is not None:
-                return raw
-        elif kind.json_type is not float and not (is_bounded and len(written) > _MOST_LOOKED_AT):
-            numbers = yield from _integers_in_steps(written, tag, datatype)
-            if numbers is not None and len(numbers) == count * kind.size:
-                return numbers
-    return to_raw(written, datatype, shape, is_bounded)
-
-
-def _strings_in_steps(data: bytes, tag: int, count: int) -> steps.Steps[bytes | None]:
-    """As `_strings`."""
-    pieces: list[bytes] = []
-    at, end = 0, len(data)
-    for first in range(0, count, v2.ELEMENTS_A_STEP):
-        found: list[bytes] = []
-        for _ in range(first, min(count, first + v2.ELEMENTS_A_STEP)):
-            if at >= end or data[at] != tag:
-                return None
-            try:
-                length = data[at + 1]
-                at += 2
-                if length > 0x7F:
-                    length, at = varint(data, at - 1)
-            except (IndexError, ValueError):
-                return None
-            found += (_LENGTH.pack(length), data[at : at + length])
-            at += length
-        pieces.append(b"".join(found))
-        yield
-    return b"".join(pieces) if at == end else None
-
-
-def _integers_in_steps(written: v2.Data, tag: int, datatype: str) -> steps.Steps[bytes | None]:
-    """The raw form of numbers that are the only field, with this tag; None if there is anything else."""
-    packed, field = _packed(written, tag), v2.DATATYPES[datatype].contents
-    if packed is None or field is None:
-        return None
-    found, text, at = [], bytes(packed), 0
-    while at < len(text):
-        stop = min(len(text), at + _NUMBERS_A_STEP)
-        while stop < len(text) and text[stop - 1] > 0x7F:  # within a number, of which the last byte is smaller
-            stop += 1
-        piece = text[at:stop]
-        try:
-            contents = service_pb2.InferTensorContents.FromString(start(tag, len(piece)) + piece)
-            found.append(_integers(getattr(contents, field), datatype, "<" + v2.DATATYPES[datatype].code))
-        except (protobuf.DecodeError, errors.BadRequest):
-            return None  # `to_raw` says what is wrong first
-        at = stop
-        yield
-    return b"".join(found)
-
-
-def _integers(values: Any, datatype: str, kind: str) -> bytes:
-    widest = {"b": "?", "i": "<i8", "u": "<u8"}[np.dtype(kind).kind]
-    wide = np.fromiter(values, widest, len(values))  # from a list it would make another list first
-    narrow = wide.astype(kind)
-    if not np.array_equal(wide, narrow):
-        words = f"{wide[wide != narrow][0]} is out of the range of {datatype}"
-        raise v2.Misfit(words, errors.NotBatched.MEMBERS)
-    return narrow.tobytes()
 
 
 # --- fields -----------------------------------------------------------------------------------------------------
@@ -301,38 +257,32 @@ def write_request(
     return MODEL_INFER, (), [request.SerializeToString()]
 
 
-def read_answer(reply: interface.UpstreamResponse) -> list[models.Tensor]:
+def read_answer(reply: interface.UpstreamResponse) -> steps.Steps[list[models.Tensor]]:
     """The outputs of a ModelInferResponse; raises `errors.UpstreamBroken` if they are not what they say they are."""
     try:
         response = service_pb2.ModelInferResponse.FromString(reply.body)
     except protobuf.DecodeError:
         raise errors.UpstreamBroken("the predictor's answer is not a ModelInferResponse") from None
-    return tensors_of(response.outputs, list(response.raw_output_contents))
-
-
-def read_answer_in_steps(reply: interface.UpstreamResponse) -> steps.Steps[list[models.Tensor]]:
-    """The same for a large answer: protobuf reads it in one go, which takes next to no time for raw tensors."""
-    found = read_answer(reply)
-    yield
+    raw = response.raw_output_contents
+    if raw and len(raw) != len(response.outputs):
+        told = f"{len(response.outputs)} outputs with {len(raw)} raw contents"
+        raise errors.UpstreamBroken(f"the predictor answered {told}")
+    found = []
+    for index, output in enumerate(response.outputs):
+        yield
+        found.append((yield from _tensor(output, raw[index] if raw else None)))
     return found
 
 
-def tensors_of(outputs: Sequence[Any], raw: Sequence[v2.Data]) -> list[models.Tensor]:
-    """Outputs with their raw contents, or those in them; raises `errors.UpstreamBroken`."""
-    if raw and len(raw) != len(outputs):
-        raise errors.UpstreamBroken(f"the predictor answered {len(outputs)} outputs with {len(raw)} raw contents")
-    return [_tensor(output, raw[index] if raw else None) for index, output in enumerate(outputs)]
-
-
-def _tensor(output: Any, data: v2.Data | None) -> models.Tensor:
+def _tensor(output: Any, data: v2.Data | None) -> steps.Steps[models.Tensor]:
     shape, datatype = tuple(output.shape), output.datatype
     if datatype not in v2.DATATYPES or min(shape, default=0) < 0:
         raise errors.UpstreamBroken(f"the predictor's output {output.name!r} is {datatype} of shape {list(shape)}")
     try:
         if data is None:
-            data = to_raw(output.contents.SerializeToString(), datatype, shape)
+            data = yield from to_raw(output.contents.SerializeToString(), datatype, shape)
         else:
-            check_raw(data, datatype, shape)
+            yield from check_raw(data, datatype, shape)
     except errors.BadRequest as error:
         raise errors.UpstreamBroken(f"the predictor's output {output.name!r}: {error}") from None
     return models.Tensor(output.name, datatype, shape, data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, steps, v2
-from carpool_sidecar.protocols.v2_http import json_bodies, json_lists, tensors
+from carpool_sidecar.protocols.v2_http import framing, json_bodies, json_lists
 
 LIST_NAME: Final = b"outputs"
 
@@ -26,22 +26,11 @@ _ID_BEHIND_NAMES: Final = re.compile(
 )
 
 
-class Output(NamedTuple):
-    """An output as the predictor tells of it: `size` is that of its data in binary, None for JSON."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    width: int
-    size: int | None
-    text: json_bodies.TensorText
-
-
 class AnswerTemplate(NamedTuple):
     """An answer's text without its data. `others` are the members but outputs and id, each after a comma."""
 
     pieces: tuple[bytes, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[json_bodies.Tensor, ...]
     others: bytes
     numbers: int = 0  # what a predictor writes is looked at closely
 
@@ -53,14 +42,13 @@ def learn(rest: json_bodies.Rest) -> AnswerTemplate:
     return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others))
 
 
-def _read_output(place: str, members: json_bodies.Members) -> Output:
+def _read_output(place: str, members: json_bodies.Members) -> json_bodies.Tensor:
     if members.get("parameters") == b"null":  # they would be there twice beside a size
         members = {name: raw for name, raw in members.items() if name != "parameters"}
     given = json_bodies.read_tensor(place, members)
-    if (given.size is None) is not given.has_data:
+    if (given.written_size is None) is not given.has_data:
         raise errors.BadRequest(f"{place} has neither data nor binary_data_size, or both")
-    size = None if given.size is None else json_bodies.read_size(given.size, place)
-    return Output(given.name, given.datatype, given.shape, math.prod(given.shape[1:]), size, given.text)
+    return given.with_size(place)
 
 
 # --- an answer's data -------------------------------------------------------------------------------------------
@@ -77,13 +65,13 @@ class Column:
 
     def __init__(
         self,
-        what: Output,
+        what: json_bodies.Tensor,
         data: v2.Data,
         rows: int,
-        ends: Sequence[int] | None = None,
-        found: tuple[list[bytes], bool] | None = None,
+        ends: Sequence[int] | None,
+        texts: list[bytes],
+        is_nested: bool,
     ) -> None:
-        """`found` are the `texts`, and whether they are nested, where that is known."""
         self.what = what
         self.data = data
         self.rows = rows
@@ -91,10 +79,8 @@ class Column:
         self._ends = ends
         self._row_size = len(data) // rows
         self._converted: dict[tuple[int, int], v2.Data] = {}
-        if found is None and not self.is_binary:
-            nested = _nested_rows(data, rows, what.width)
-            found = (json_lists.rows(data, rows, what.width), False) if nested is None else (nested, True)
-        self.texts, self._is_nested = ([], False) if found is None else found
+        self.texts = texts
+        self._is_nested = is_nested
 
     def convert(self, start: int, stop: int) -> None:
         """Have the rows ready in the form that they are not in; raises `errors.NotMergeable` if they have none."""
@@ -131,67 +117,58 @@ class Column:
             found = self._converted.get((start, stop))
             if found is None:
                 text = b"[%b]" % self.flat(start, stop)
-                found = self._converted[start, stop] = json_lists.to_binary(self.what.name, self.what.datatype, text)
+                packed = json_lists.to_binary(self.what.name, self.what.datatype, text)
+                found = self._converted[start, stop] = steps.at_once(packed)
             return found
         return v2.cut(self.data, self._row_size, self._ends, start, stop)
 
 
-def _nested_rows(data: v2.Data, rows: int, width: int) -> list[bytes] | None:
-    """Each row as it was written, if the items of the list are the rows."""
-    if data[1] not in json_lists.BLANK_OR_LIST:
-        return None
-    try:
-        found = json_lists.items(data)
-    except msgspec.MsgspecError:  # NaN or infinity is in it
-        return None
-    return found if len(found) == rows and all(_is_row(each, width) for each in found) else None
+def _texts(data: json_lists.Data, rows: int, width: int) -> steps.Steps[tuple[list[bytes], bool]]:
+    """Each row of data in JSON, and whether rows are as they were written: the items of the list."""
+    text = data.text
+    if text[1] in json_lists.BLANK_OR_LIST or data.rows is not None:
+        try:
+            items = json_lists.items(text) if data.rows is None else data.rows
+        except msgspec.MsgspecError:  # NaN or infinity is in it
+            items = ()
+        if len(items) == rows:
+            found: list[bytes] = []
+            group = max(1, rows * _GROUP // len(text))
+            for start in range(0, rows, group):
+                if start:
+                    yield
+                some = [bytes(each) for each in items[start : start + group]]
+                if not all(each.startswith(b"[") and json_lists.count(each) == width for each in some):
+                    break
+                found += some
+            if len(found) == rows:
+                return found, True
+    return (yield from json_lists.rows(text, rows, width)), False
 
 
-def _texts_in_steps(
-    data: v2.Data, looked: json_lists.Looked, rows: int, width: int
-) -> steps.Steps[tuple[list[bytes], bool] | None]:
-    """The rows of a large output in JSON and whether they are nested; None if that has to be found at once."""
-    if looked.rows is None:
-        return (yield from json_lists.rows_in_steps(data, rows, width)), False
-    if len(looked.rows) != rows:
-        return None
-    found: list[bytes] = []
-    group = max(1, rows * _GROUP // len(data))
-    for start in range(0, rows, group):
-        texts = [bytes(each) for each in looked.rows[start : start + group]]
-        if not all(_is_row(each, width) for each in texts):
-            return None
-        found += texts
-        yield
-    return found, True
+def outputs_of(
+    splitter: json_bodies.BodySplitter[AnswerTemplate],
+    response: interface.UpstreamResponse,
+    check: Callable[[AnswerTemplate], None] = lambda _: None,
+) -> steps.Steps[tuple[AnswerTemplate, list[json_lists.Data], list[tuple[v2.Data, Sequence[int] | None]]]]:
+    """An answer without its data, those of its data that are JSON, and all of them, which fill their shapes.
 
-
-def _is_row(text: bytes, width: int) -> bool:
-    return text.startswith(b"[") and json_lists.count(text) == width
-
-
-def _columns(outputs: Sequence[Output], body: bytes, at: int, in_json: Sequence[v2.Data], rows: int) -> list[Column]:
-    """The outputs with their data, each checked to fill its shape; those in binary begin at a place in the body.
-
-    Raises `errors.BadRequest` for data that do not, and `errors.Unbatchable` for data that are nested too deeply.
+    What `check` raises comes before what is wrong with the data. Raises `errors.UpstreamBroken` for what is no answer.
     """
-    found = []
-    lists = iter(in_json)
-    view = memoryview(body)
-    for what in outputs:
-        if what.size is None:
-            data, ends = next(lists), None
-            is_full = json_lists.count(data) == rows * what.width
-        else:
-            data = view[at : at + what.size]
-            at += what.size
-            is_full, ends = v2.fills(data, what.datatype, rows, what.width)
-        if not is_full:
-            raise errors.BadRequest(f"output {what.name!r} has data that do not fill its shape {list(what.shape)}")
-        found.append(Column(what, data, rows, ends))
-    if at != len(body):
-        raise errors.BadRequest(f"{len(body) - at} bytes are left over after the outputs' data")
-    return found
+    body = response.body
+    size = framing.json_size(response.headers, len(body))
+    stop = len(body) if size is None else size
+    text = _without_id(body, stop)
+    try:
+        template, _, listed = yield from splitter.split(text, stop if text is body else len(text))
+        check(template)
+        filled = yield from json_bodies.fill("output", template.outputs, body, stop, listed)
+        left = len(body) - stop - sum([what.size or 0 for what in template.outputs])
+        if left:
+            raise errors.BadRequest(f"{left} bytes are left over after the outputs' data")
+    except (errors.BadRequest, errors.Unbatchable) as error:
+        raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
+    return template, listed, filled
 
 
 class Reader:
@@ -201,46 +178,26 @@ class Reader:
         self._splitter = splitter
         self._on_uneven = on_uneven
 
-    def read(self, slots: Sequence[Slot], response: interface.UpstreamResponse) -> interface.BatchPredictions:
+    def read(
+        self, slots: Sequence[Slot], response: interface.UpstreamResponse
+    ) -> steps.Steps[interface.BatchPredictions]:
         """The rows of a batch.
 
         Raises `errors.UpstreamBroken` for what is no answer to the batch, and `errors.NotMergeable` if somebody's rows
         cannot be written as wanted.
         """
         rows = slots[-1][2]
-        size = tensors.json_size(response.headers, len(response.body))
-        stop = len(response.body) if size is None else size
-        text = _without_id(response.body, stop)
-        try:
-            template, _, data, _ = self._splitter.split(text, stop if text is response.body else len(text))
-            self._check_rows(template, rows)
-            result = Result(template, _columns(template.outputs, response.body, stop, data, rows), rows)
-        except (errors.BadRequest, errors.Unbatchable) as error:
-            raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
+        check = functools.partial(self._check_rows, rows)
+        template, listed, filled = yield from outputs_of(self._splitter, response, check)
+        columns, lists = [], iter(listed)
+        for what, (data, ends) in zip(template.outputs, filled, strict=True):
+            texts, is_nested = (yield from _texts(next(lists), rows, what.width)) if what.size is None else ([], False)
+            columns.append(Column(what, data, rows, ends, texts, is_nested))
+        result = Result(template, columns, rows)
         result.prepare(slots)
         return interface.BatchPredictions(LIST_NAME, result)
 
-    def read_in_steps(
-        self, slots: Sequence[Slot], response: interface.UpstreamResponse
-    ) -> steps.Steps[interface.BatchPredictions]:
-        """The same for a large answer: one output in JSON, in a text that is known, is looked at in steps."""
-        rows, body = slots[-1][2], response.body
-        if tensors.HEADER_KEY not in response.headers:
-            text = _without_id(body, len(body))
-            yield
-            large = yield from self._splitter.split_in_steps(text)
-            if large is not None:
-                template, what = large.kept, large.kept.outputs[0]
-                self._check_rows(template, rows)
-                if len(template.outputs) == 1 and what.size is None and large.looked.elements == rows * what.width:
-                    found = yield from _texts_in_steps(large.data, large.looked, rows, what.width)
-                    if found is not None:
-                        result = Result(template, [Column(what, large.data, rows, None, found)], rows)
-                        result.prepare(slots)
-                        return interface.BatchPredictions(LIST_NAME, result)
-        return self.read(slots, response)
-
-    def _check_rows(self, template: AnswerTemplate, rows: int) -> None:
+    def _check_rows(self, rows: int, template: AnswerTemplate) -> None:
         if not template.outputs:
             raise errors.UpstreamBroken("the predictor's answer has no outputs")
         for output in template.outputs:
@@ -320,12 +277,12 @@ class ResponseFormat(NamedTuple):
         columns, texts = result.columns, result.texts_around(stop - start)
         if len(columns) == 1:
             body = (self.opening, texts[0], columns[0].text(start, stop), texts[1])
-            return tuple.__new__(interface.RenderedResponse, (tensors.JSON, body))
+            return tuple.__new__(interface.RenderedResponse, (framing.JSON, body))
         found = [self.opening]
         for text, column in zip(texts, columns, strict=False):
             found += (text, column.text(start, stop))
         found.append(texts[-1])
-        return interface.RenderedResponse(tensors.JSON, (b"".join(found),))
+        return interface.RenderedResponse(framing.JSON, (b"".join(found),))
 
 
 Slot = tuple[ResponseFormat, int, int]
@@ -407,10 +364,10 @@ class Share(NamedTuple):
 
 def _as_it_came(response: interface.UpstreamResponse) -> interface.RenderedResponse:
     kind = response.headers.get(b"content-type", b"application/json")
-    size = response.headers.get(tensors.HEADER_KEY)
+    size = response.headers.get(framing.HEADER_KEY)
     headers: interface.Headers = (("Content-Type", kind.decode("latin-1")),)
     if size is not None:
-        headers += ((tensors.HEADER, size.decode("latin-1")),)
+        headers += ((framing.HEADER, size.decode("latin-1")),)
     return interface.RenderedResponse(headers, (response.body,))
 
 
@@ -434,7 +391,7 @@ def _render(form: ResponseFormat, mine: Sequence[Share]) -> interface.RenderedRe
             head += (column.what.text.in_json(rows), _text(mine, number), b"]}")
     head.append(b"]}")
     text = b"".join(head)
-    return interface.RenderedResponse(tensors.headers(len(text) if any(wants) else None), (text, *tail))
+    return interface.RenderedResponse(framing.headers(len(text) if any(wants) else None), (text, *tail))
 
 
 def _text(mine: Sequence[Share], number: int) -> bytes:

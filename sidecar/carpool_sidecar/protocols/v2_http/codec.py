@@ -16,7 +16,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, models, steps, v2
-from carpool_sidecar.protocols.v2_http import answers, json_bodies, json_lists, templates, tensors
+from carpool_sidecar.protocols.v2_http import answers, framing, json_bodies, json_lists, templates
 
 # A request with more takes seconds to be looked through, and many times its size in memory.
 _MOST_OBJECTS: Final = 64 * 1024
@@ -67,10 +67,11 @@ class Codec:
             payload: Payload = request.payload
             if stop - start == payload.row_count:
                 read = functools.partial(interface.read_whole, answers.LIST_NAME, payload.row_count)
-                return interface.UpstreamRequest(target, tensors.headers(payload.json_size), (payload.body,), read)
+                return interface.UpstreamRequest(target, framing.headers(payload.json_size), (payload.body,), read)
         headers, body, slots = _merge(batch_id, parts)
-        in_steps = functools.partial(self._answers.read_in_steps, slots)
-        return interface.UpstreamRequest(target, headers, body, functools.partial(self._answers.read, slots), in_steps)
+        in_steps = functools.partial(self._answers.read, slots)
+        at_once = functools.partial(interface.read_at_once, in_steps)
+        return interface.UpstreamRequest(target, headers, body, at_once, in_steps)
 
 
 # --- parsing ----------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class Payload(interface.KeepsBody):
         known = self._found().rows
         rows = known.get(number)
         if rows is None:
-            rows = known[number] = json_lists.rows(self.data[number], self.row_count, width)
+            rows = known[number] = steps.at_once(json_lists.rows(self.data[number], self.row_count, width))
         return b",".join(rows[start:stop])
 
     def binary_rows(self, number: int, start: int, stop: int) -> v2.Data:
@@ -136,7 +137,7 @@ class Payload(interface.KeepsBody):
         is_whole = stop - start == self.row_count
         if what.size is None:
             text = data if is_whole else b"[%b]" % self.json_rows(number, start, stop)
-            return json_lists.to_binary(what.name, what.datatype, text)
+            return steps.at_once(json_lists.to_binary(what.name, what.datatype, text))
         if is_whole:
             return data
         size = v2.DATATYPES[what.datatype].size
@@ -145,7 +146,8 @@ class Payload(interface.KeepsBody):
         known = self._found().ends
         ends = known.get(number)
         if ends is None:
-            ends = known[number] = v2.row_ends(data, self.row_count, what.width) or ()
+            found = steps.at_once(v2.row_ends(data, self.row_count, what.width))
+            ends = known[number] = () if found is None else found
         return v2.cut(data, 0, ends, start, stop)
 
     def _found(self) -> _Cut:
@@ -157,85 +159,55 @@ class Payload(interface.KeepsBody):
 class Reader:
     """Parses requests, of one model or of several alike."""
 
-    # Those in JSON are nearly all like the last one, which is found out piece by piece.
+    # Small ones in JSON are nearly all like the last one.
 
     def __init__(self) -> None:
         self._splitter = json_bodies.BodySplitter("inputs", templates.learn, _MOST_OBJECTS)
 
-    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        """See `interface.Codec`: a request with one input in JSON, in a text that is known, is looked at in steps."""
-        if json_size is None:
-            like_the_last = yield from self._splitter.match_last_in_steps(body)
-            if like_the_last is not None and like_the_last[0].rows <= max_rows:
-                return Payload(like_the_last[0], body, None, (like_the_last[1],), None)
-            found = yield from self._splitter.split_in_steps(body)
-            if found is not None:
-                template: templates.RequestTemplate = found.kept
-                is_plain = template.binary_size is None and template.rows <= max_rows
-                if is_plain and found.looked.elements == template.inputs[0].elements:
-                    return Payload(template, body, None, (found.data,), found.ident)
-        return self.parse(body, max_rows, json_size)
-
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
-        stop = len(body)
+        """See `interface.Codec`."""
         if json_size is None:
             like_the_last = self._splitter.match_last(body)
             if like_the_last is not None and like_the_last[0].rows <= max_rows:
-                return Payload(like_the_last[0], body, None, (like_the_last[1],), None)
-        else:
+                template, ident, text = like_the_last
+                return Payload(template, body, None, (text,), ident)
+        return steps.at_once(self.parse_in_steps(body, max_rows, json_size))
+
+    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
+        """See `interface.Codec`."""
+        stop = len(body)
+        if json_size is not None:
             if not 0 <= json_size <= stop:
                 raise errors.BadRequest(f"Inference-Header-Content-Length is {json_size}, the body has {stop} bytes")
             if json_size == 0:
                 raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # no JSON at all: Triton's raw binary request
             stop = json_size
         try:
-            template, ident, data, is_full = self._splitter.split(body, stop)
+            template, ident, listed = yield from self._splitter.split(body, stop)
             if template.rows > max_rows:
                 raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
-            if template.binary_size is not None or stop != len(body):
-                data = _all_data(template, body, json_size, data)
-            elif not is_full:
-                for what, text in zip(template.inputs, data, strict=True):
-                    _check_full(what, text)
+            data = yield from _all_data(template, body, json_size, listed)
         except v2.Misfit as misfit:
             raise errors.Unbatchable(misfit.not_batched) from None
         return Payload(template, body, json_size, data, ident)
 
 
-def _check_full(what: templates.Input, text: v2.Data) -> None:
-    if len(text) > v2.MOST_STRINGS and json_lists.has_strings(text, v2.MOST_STRINGS):
-        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
-    count = json_lists.count(text)
-    if count != what.elements:
-        told = f"shape {list(what.shape)} has {what.elements} elements, 'data' has {count}"
-        raise v2.Misfit(f"input {what.name!r}: {told}")
-
-
 def _all_data(
-    template: templates.RequestTemplate, body: bytes, json_size: int | None, in_json: Sequence[v2.Data]
-) -> list[v2.Data]:
-    """The data of a request with something in it that is not JSON."""
-    if json_size is None:
-        raise errors.BadRequest("binary data need the header Inference-Header-Content-Length")
-    at, expected = json_size, template.binary_size or 0
-    if at + expected != len(body):
-        told = f"{len(body) - at} bytes after {at} bytes of JSON, the inputs' binary_data_size is {expected}"
-        raise errors.BadRequest(f"the body has {told}")
-    found: list[v2.Data] = []
-    lists = iter(in_json)
-    view = memoryview(body)
-    for what in template.inputs:
-        if what.size is None:
-            found.append(next(lists))
-            _check_full(what, found[-1])
-            continue
-        data = view[at : at + what.size]
-        at += what.size
-        if not v2.fills(data, what.datatype, template.rows, what.width)[0]:
-            told = f"{what.size} bytes are not the {what.elements} elements of shape {list(what.shape)}"
-            raise v2.Misfit(f"input {what.name!r}: {told}")
-        found.append(data)
-    return found
+    template: templates.RequestTemplate, body: bytes, json_size: int | None, listed: Sequence[json_lists.Data]
+) -> steps.Steps[list[v2.Data]]:
+    """The data of all inputs."""
+    at, expected = json_size or 0, template.binary_size
+    if expected is not None or json_size not in (None, len(body)):
+        if json_size is None:
+            raise errors.BadRequest("binary data need the header Inference-Header-Content-Length")
+        if at + (expected or 0) != len(body):
+            told = f"{len(body) - at} bytes after {at} bytes of JSON, the inputs' binary_data_size is {expected or 0}"
+            raise errors.BadRequest(f"the body has {told}")
+    for each in listed:
+        if each.elements < 0 and json_lists.has_strings(each.text, v2.MOST_STRINGS):
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
+    filled = yield from json_bodies.fill("input", template.inputs, body, at, listed)
+    return [data for data, _ in filled]
 
 
 # --- merging ----------------------------------------------------------------------------------------------------
@@ -269,7 +241,7 @@ def _merge(
     if size < _LITTLE:
         head = [b"".join(head)]
     is_binary = any(template.binary_size is not None for template in found)
-    return tensors.headers(size if is_binary else None), head + tail, slots
+    return framing.headers(size if is_binary else None), head + tail, slots
 
 
 def _in_binary(number: int, payloads: Sequence[Payload], parts: Sequence[messages.Part]) -> Sequence[v2.Data]:

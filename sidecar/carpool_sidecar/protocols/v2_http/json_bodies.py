@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -40,7 +40,6 @@ _DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
 _SPACE: Final = b" \t\r\n"
 _SPACE_AND_COLON: Final = b" \t\r\n:"
 _CLOSING: Final = 0x5D  # ]
-_WORTH_A_VIEW: Final = 64 * 1024  # from here on a view costs less than a copy
 
 Members = dict[str, bytes]
 """An object's members, their values as they were written."""
@@ -80,15 +79,6 @@ class Rest(NamedTuple):
     pieces: tuple[bytes, ...]
 
 
-class LargeBody(NamedTuple, Generic[T]):
-    """What `BodySplitter.split_in_steps` found: a body of one tensor, whose data are a valid JSON list."""
-
-    kept: T
-    ident: bytes | None
-    data: v2.Data
-    looked: json_lists.Looked
-
-
 class _Latest(Generic[T]):
     """A rest with the data of one tensor, with what tells at a glance that a body is of it."""
 
@@ -100,27 +90,16 @@ class _Latest(Generic[T]):
         self.opening = b"{" + self.first
         self.begin = len(self.opening)
         self._size = len(self._last)
-        # A longer one takes much memory, and little time to make beside that for its text, which is never short then.
-        self._outline = json_lists.outline(kept.numbers) if kept.numbers < _WORTH_A_VIEW else b""
+        # Only of few numbers, as of more the text is long as well, and `json_lists.look` is as quick.
+        self._outline = json_lists.outline(kept.numbers) if kept.numbers < json_lists.WORTH_A_VIEW else b""
 
-    def data(self, body: bytes, begin: int, stop: int) -> v2.Data | None:
-        """The data, which begin at a place in a body, if they are as flat and full as they should be."""
-        if not body.endswith(self._last, begin, stop):
+    def data(self, body: bytes, begin: int) -> bytes | None:
+        """The data, which begin at a place in a body, if they are few, and as flat and full as they should be."""
+        end = len(body) - self._size
+        if end - begin >= json_lists.WORTH_A_VIEW or not body.endswith(self._last, begin):
             return None
-        end = stop - self._size
-        if end - begin < _WORTH_A_VIEW:
-            text = body[begin:end]
-            return text if json_lists.is_flat(text, self._outline) else None
-        view = memoryview(body)[begin:end]
-        return view if json_lists.is_flat(view, self._outline or json_lists.outline(self.kept.numbers)) else None
-
-    def data_in_steps(self, body: bytes) -> steps.Steps[v2.Data | None]:
-        """The same for a large body that begins like this."""
-        if not body.endswith(self._last):
-            return None
-        text = data_at(body, self.begin, len(body) - self._size)
-        outlined = self._outline or json_lists.outline(self.kept.numbers)
-        return text if (yield from json_lists.is_flat_in_steps(text, outlined)) else None
+        text = body[begin:end]
+        return text if json_lists.is_small_and_flat(text, self._outline) else None
 
 
 class BodySplitter(Generic[T]):
@@ -143,77 +122,50 @@ class BodySplitter(Generic[T]):
         )
         self._latest: _Latest[T] | None = None
 
-    def match_last(self, body: bytes) -> tuple[T, v2.Data] | None:
-        """What `split` finds if all of the body is like the one before, without an id; the data are full then."""
+    def match_last(self, body: bytes) -> tuple[T, bytes | None, bytes] | None:
+        """What `split` finds if a body, all JSON, is like the one before but for its numbers and its id."""
         latest = self._latest
-        if latest is None or not body.startswith(latest.opening):
+        if latest is None:
             return None
-        text = latest.data(body, latest.begin, len(body))
-        return None if text is None else (latest.kept, text)
-
-    def match_last_in_steps(self, body: bytes) -> steps.Steps[tuple[T, v2.Data] | None]:
-        """The same for a large body."""
-        latest = self._latest
-        if latest is None or not body.startswith(latest.opening):
-            return None
-        text = yield from latest.data_in_steps(body)
-        return None if text is None else (latest.kept, text)
-
-    def split_in_steps(self, body: bytes) -> steps.Steps[LargeBody[T] | None]:
-        """What `split` finds of a large body that is all JSON; None where that has to be found at once."""
+        if body.startswith(latest.opening):
+            text = latest.data(body, latest.begin)
+            return None if text is None else (latest.kept, None, text)
         ident, start = _ident(body, len(body))
-        for kept in self._begun(body, start, len(body)) if start else ():
-            pieces = kept.pieces
-            if len(pieces) != 2 or not body.startswith(pieces[0], start) or not body.endswith(pieces[1], start):
-                continue
-            begin, end = start + len(pieces[0]), len(body) - len(pieces[1])
-            data = data_at(body, begin, end)
-            if 0 < kept.numbers < len(data):
-                is_flat = yield from json_lists.is_flat_in_steps(data, json_lists.outline(kept.numbers))
-                if is_flat:
-                    self._latest = _Latest(kept)
-                    return LargeBody(kept, ident, data, json_lists.Looked(kept.numbers, None))
-            looked = yield from json_lists.look_in_steps(body, begin, end)
-            if looked is not None:
-                return LargeBody(kept, ident, data, looked)
-        return None
+        if not start or not body.startswith(latest.first, start):
+            return None
+        text = latest.data(body, start + latest.begin - 1)
+        return None if text is None else (latest.kept, ident, text)
 
-    def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[v2.Data], bool]:
-        """What is known of the rest, the id taken out (as written, None if none was), the data, and if they are full.
-
-        The data are valid JSON lists, or, if they are full, flat lists of as many numbers as their tensor has, of which
-        some may be malformed (`json_lists.is_flat`).
+    def split(self, body: bytes, stop: int) -> steps.Steps[tuple[T, bytes | None, list[json_lists.Data]]]:
+        """What is known of the rest, the id taken out (as written, None if none was), and the data.
 
         Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
         of objects of the member's name, or has a member twice, `v2.Misfit`, and `errors.Unbatchable`.
         """
         ident, start = _ident(body, stop)
-        if not start:
-            return self._parse_in_full(body if stop == len(body) else body[:stop])
-        known = self._match_known(body, start, stop)
+        known = (yield from self._match_known(body, start, stop)) if start else None
         if known is not None:
-            return known[0], ident, known[1], known[2]
-        return self._parse_in_full(body if stop == len(body) else body[:stop])
+            return known[0], ident, known[1]
+        text = body if stop == len(body) else body[:stop]
+        _check_id(text)
+        found, ident, start = _ID.match(text), None, 1
+        if found:
+            ident, start = found[1], found.end()
+        elif last := _LAST_ID.search(text, max(0, len(text) - _LONGEST_LAST_ID)):
+            text, ident = text[: last.start()] + b"}", last[1]
+        if found or text.startswith(b"{"):
+            known = yield from self._match_known(text, start, len(text))
+            if known is not None:
+                return known[0], ident, known[1]
+        return self._learn_from(text, ident, start if found else _start(text))
 
-    def _match_known(self, body: bytes, start: int, stop: int) -> tuple[T, list[v2.Data], bool] | None:
-        latest = self._latest
-        if latest is not None and body.startswith(latest.first, start):
-            text = latest.data(body, start + latest.begin - 1, stop)
-            if text is not None:
-                return latest.kept, [text], True
+    def _match_known(self, body: bytes, start: int, stop: int) -> steps.Steps[tuple[T, list[json_lists.Data]] | None]:
         for kept in self._begun(body, start, stop):
-            pieces = kept.pieces
-            if len(pieces) != 2:
-                data = _fit(pieces, body, start, stop)
-                if data is not None:
-                    return kept, data, False
-            elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):
-                text = data_at(body, start + len(pieces[0]), stop - len(pieces[1]))
-                if 0 < kept.numbers < len(text) and json_lists.is_flat(text, json_lists.outline(kept.numbers)):
+            found = yield from _fit(kept.pieces, kept.numbers, body, start, stop)
+            if found is not None:
+                if kept.numbers and found[0].elements == kept.numbers:
                     self._latest = _Latest(kept)
-                    return kept, [text], True
-                if json_lists.is_list(text):
-                    return kept, [text], False
+                return kept, found
         return None
 
     def _begun(self, body: bytes, start: int, stop: int) -> tuple[T, ...]:
@@ -222,41 +174,33 @@ class BodySplitter(Generic[T]):
         end = before if before >= 0 else stop
         return self._known.get(body[start:end], ()) if end - start <= v2.MOST_TEXT else ()
 
-    def _parse_in_full(self, text: bytes) -> tuple[T, bytes | None, list[v2.Data], bool]:
-        """The same for a text that is written in another way, or is new."""
-        _check_id(text)
-        found, ident, start = _ID.match(text), None, 1
-        if found:
-            ident, start = found[1], found.end()
-        elif last := _LAST_ID.search(text, max(0, len(text) - _LONGEST_LAST_ID)):
-            text, ident = text[: last.start()] + b"}", last[1]
-        known = self._match_known(text, start, len(text)) if found or text.startswith(b"{") else None
-        if known:
-            return known[0], ident, known[1], known[2]
-        start = start if found else _start(text)
+    def _learn_from(
+        self, text: bytes, ident: bytes | None, start: int
+    ) -> tuple[T, bytes | None, list[json_lists.Data]]:
+        """The same for a text that is new."""
         try:
-            return *self._learn_from(text, text, ident, start), False
+            return self._learn_masked(text, text, ident, start)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             flaw: Exception = error
         mask = None if isinstance(flaw, msgspec.ValidationError | RecursionError) else _masked(text)
         if mask is not None:
             try:
-                return *self._learn_from(text, mask, ident, start), False
+                return self._learn_masked(text, mask, ident, start)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 flaw = error if isinstance(error, msgspec.ValidationError) else flaw
         raise _refusal(text, flaw)
 
-    def _learn_from(
+    def _learn_masked(
         self, text: bytes, mask: bytes, ident: bytes | None, start: int
-    ) -> tuple[T, bytes | None, list[v2.Data]]:
-        """The same for a new text; `mask` is JSON of the same size for one that is none, else the text itself."""
+    ) -> tuple[T, bytes | None, list[json_lists.Data]]:
+        """The same; `mask` is JSON of the same size for a text that is none, else the text itself."""
         objects = text.count(b"{")
         if objects > self._most_objects or (objects > v2.MOST_TENSORS and not self._has_few(mask)):
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         if not text.isascii():
             json_rows.check_utf8(text)
         found = _find(mask, getattr(self._decoder.decode(mask), self._member))
-        if mask is not text and not all(json_lists.is_list(data_at(text, *span)) for span in found):
+        if mask is not text and not all(json_lists.is_list(text[span[0] : span[1]]) for span in found):
             raise msgspec.DecodeError("the data are no JSON")
         edges = [0, *(edge for span in found for edge in span), len(text)]
         pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
@@ -276,7 +220,7 @@ class BodySplitter(Generic[T]):
         kept = self._learn(Rest(members, tensors, tuple(pieces)))
         if "id" not in members:
             self._keep(kept)
-        return kept, ident, [data_at(text, *span) for span in found]
+        return kept, ident, [json_lists.Data(json_lists.data_at(text, *span)) for span in found]
 
     def _has_few(self, text: bytes) -> bool:
         """Whether there are no more tensors than may be, found before an object is made of each."""
@@ -350,29 +294,24 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 # --- data -------------------------------------------------------------------------------------------------------
 
 
-def _fit(pieces: tuple[bytes, ...], body: bytes, start: int, stop: int) -> list[v2.Data] | None:
+def _fit(
+    pieces: tuple[bytes, ...], numbers: int, body: bytes, start: int, stop: int
+) -> steps.Steps[list[json_lists.Data] | None]:
     """The data if all else of the body is these pieces, and the data are JSON lists; None otherwise."""
     at, end = start + len(pieces[0]), stop - len(pieces[-1])
     if not body.startswith(pieces[0], start) or not body.endswith(pieces[-1], start, stop):
         return None
     if len(pieces) == 1:
         return [] if at == stop else None
-    found: list[v2.Data] = []
-    for piece in pieces[1:-1]:
-        edge = body.find(piece, at, end)
-        if edge < 0 or not json_lists.is_list(data := data_at(body, at, edge)):
+    found: list[json_lists.Data] = []
+    for piece in pieces[1:]:
+        edge = body.find(piece, at, end) if len(found) < len(pieces) - 2 else end
+        data = (yield from json_lists.look(body, at, edge, numbers)) if edge >= at else None
+        if data is None:
             return None
         found.append(data)
         at = edge + len(piece)
-    if not json_lists.is_list(data := data_at(body, at, end)):
-        return None
-    found.append(data)
     return found
-
-
-def data_at(body: bytes, start: int, stop: int) -> v2.Data:
-    """What is there."""
-    return body[start:stop] if stop - start < _WORTH_A_VIEW else memoryview(body)[start:stop]
 
 
 def _find(text: bytes, tensors: list[dict[str, msgspec.Raw]]) -> list[tuple[int, int]]:
@@ -422,15 +361,57 @@ class TensorText(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor as it was written, but for its data: `parameters` are their names, `size` is `binary_data_size`."""
+    """A tensor as it was written, but for its data: `parameters` are their names, `width` elements are in a row.
+
+    `written_size` is its `binary_data_size`; `size` the same once it was read (`with_size`), None for data in JSON.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    elements: int
+    width: int
     parameters: tuple[str, ...]
-    size: bytes | None
+    written_size: bytes | None
     has_data: bool
     text: TensorText
+    size: int | None = None
+
+    def with_size(self, place: str) -> Tensor:
+        """Raises `errors.BadRequest` for a size that is none."""
+        raw = self.written_size
+        if raw is None:
+            return self
+        if not raw.isdigit() or len(raw) > _MOST_DIGITS:
+            raise errors.BadRequest(f"{place}.binary_data_size must be a number of bytes, not {raw.decode()[:40]}")
+        return self._replace(size=int(raw))
+
+
+def fill(
+    noun: str, tensors: Sequence[Tensor], body: bytes, at: int, listed: Sequence[json_lists.Data]
+) -> steps.Steps[list[tuple[v2.Data, Sequence[int] | None]]]:
+    """Each tensor's data, and for BYTES in binary where its rows end; what is in binary begins at a place in the body.
+
+    Raises `v2.Misfit` for data that do not fill their shape, and `errors.Unbatchable` for those nested too deeply.
+    """
+    found: list[tuple[v2.Data, Sequence[int] | None]] = []
+    lists, view = iter(listed), memoryview(body)
+    for what in tensors:
+        ends: Sequence[int] | None = None
+        if what.size is None:
+            given = next(lists)
+            data, count = given.text, given.count_elements()
+            is_full, told = count == what.elements, f"'data' has {count}"
+        else:
+            data = view[at : at + what.size]
+            at += what.size
+            is_full, ends = yield from v2.fills(data, what.datatype, what.shape[0] if what.shape else 1, what.width)
+            told = f"there are {what.size} bytes"
+        if not is_full:
+            shape = f"shape {list(what.shape)} of {what.datatype} has {what.elements} elements"
+            raise v2.Misfit(f"{noun} {what.name!r}: {shape}, {told}")
+        found.append((data, ends))
+    return found
 
 
 def object_of(text: bytes) -> Members:
@@ -460,7 +441,7 @@ def read_tensor(place: str, written: Members) -> Tensor:
     said = b",".join(member(each, raw) for each, raw in parameters.items())
     tail = b"".join(b",%d" % each for each in shape[1:]) + b"]"
     text = TensorText(b",".join([*texts, b'"shape":[']), tail, said)
-    return Tensor(name, datatype, shape, names, size, has_data, text)
+    return Tensor(name, datatype, shape, math.prod(shape), math.prod(shape[1:]), names, size, has_data, text)
 
 
 def read_text(raw: bytes, place: str) -> str:
@@ -499,13 +480,6 @@ def take(members: Members, name: str) -> bytes | None:
         return None
     del members[name]
     return found
-
-
-def read_size(raw: bytes, place: str) -> int:
-    """The parameter `binary_data_size`."""
-    if not raw.isdigit() or len(raw) > _MOST_DIGITS:
-        raise errors.BadRequest(f"{place}.binary_data_size must be a number of bytes, not {raw.decode()[:40]}")
-    return int(raw)
 
 
 def member(name: str, raw: bytes) -> bytes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -42,6 +42,8 @@ _OPENINGS: Final = re.compile(rb"[\[ \t\r\n]*")
 _WIDE: Final = 16
 _FEW: Final = 8
 _STEP: Final = 512 * 1024  # bytes that are looked at in one step
+WORTH_A_VIEW: Final = 64 * 1024
+"""Bytes from which on a view costs less than a copy."""
 _PIECE: Final = 64 * 1024  # bytes that are cut up in one step
 _ROWS_A_STEP: Final = 8 * 1024
 _MOST_ROWS: Final = 128 * 1024  # more would take much memory, and are elements rather than rows
@@ -91,26 +93,26 @@ def outline(elements: int) -> bytes:
     return b"[%b]" % (b"," * (elements - 1))
 
 
-def is_flat(data: v2.Data, outlined: bytes) -> bool:
+def is_flat(data: v2.Data, outlined: bytes) -> steps.Steps[bool]:
     """Whether a text has this outline.
 
     One that has, but is none (`[1,,2]`, `[1-]`), has as many commas as the list it claims to be: joined with others it
     makes their list invalid, but never moves an element to another place. Looking closer takes twice as long.
     """
-    text = data if type(data) is bytes else bytes(data)
-    return text.translate(None, _NUMERIC) == outlined and _has_clean_ends(text)
-
-
-def is_flat_in_steps(data: v2.Data, outlined: bytes) -> steps.Steps[bool]:
-    """The same for a large text."""
     at = 0
     for start in range(0, len(data), _STEP):
+        if start:
+            yield
         piece = bytes(data[start : start + _STEP]).translate(None, _NUMERIC)
         if not outlined.startswith(piece, at):
             return False
         at += len(piece)
-        yield
     return at == len(outlined) and _has_clean_ends(data)
+
+
+def is_small_and_flat(text: bytes, outlined: bytes) -> bool:
+    """The same for text of some kilobytes, in one go: it is looked for in nearly every request."""
+    return text.translate(None, _NUMERIC) == outlined and _has_clean_ends(text)
 
 
 def _has_clean_ends(text: v2.Data) -> bool:
@@ -134,7 +136,7 @@ def mask_non_finite(text: bytes) -> bytes:
 
 def has_strings(data: v2.Data, most: int) -> bool:
     """Whether there may be more than so many strings in it: quotes within strings count as well."""
-    return bytes(data).count(b'"') > 2 * most
+    return len(data) > most and bytes(data).count(b'"') > 2 * most
 
 
 def count(data: v2.Data) -> int:
@@ -165,27 +167,47 @@ def leaves(text: bytes) -> list[bytes]:
     return found if all(found) else [each for each in found if each]
 
 
-def rows(data: v2.Data, count: int, width: int) -> list[bytes]:
+def rows(data: v2.Data, count: int, width: int) -> steps.Steps[list[bytes]]:
     """The elements of a list as so many rows of the same width, each with commas between its elements."""
-    text = bytes(data)
-    is_flat = is_plain(text) and text.find(b"[", 1) < 0
-    if is_flat and width >= _WIDE:
-        return _wide_rows(text, count, width)
-    found = text[1:-1].split(b",") if is_flat else leaves(text)
-    if width < 2:
-        return found if width else [b""] * count
-    return list(map(b",".join, zip(*[iter(found)] * width, strict=True)))
+    text, last = bytes(data), len(data) - 1
+    if not width:
+        return [b""] * count
+    found: list[bytes] = []
+    if not is_plain(text) or text.find(b"[", 1) >= 0:
+        return _joined(leaves(text), width)
+    if width >= _WIDE:  # no element is touched
+        at, rested, size = 1, 1, last // (count * width) + 1  # of an element, as a first guess
+        for _ in range(count - 1):
+            end = _skip(text, at, width, size)
+            found.append(text[at : end - 1])
+            at = end
+            if at - rested >= _PIECE:
+                rested = at
+                yield
+        return [*found, text[at:last]]
+    left: list[bytes] = []
+    for piece in pieces(text, 1, last):
+        if left or found:
+            yield
+        left += piece.split(b",")
+        whole = len(left) - len(left) % width
+        found += _joined(left[:whole], width)
+        left = left[whole:]
+    return found
 
 
-def _wide_rows(text: bytes, count: int, width: int) -> list[bytes]:
-    """The same for a flat list of plain elements, of which none is touched."""
-    found, at, last = [], 1, len(text) - 1
-    size = last // (count * width) + 1  # of an element, as a first guess
-    for _ in range(count - 1):
-        end = _skip(text, at, width, size)
-        found.append(text[at : end - 1])
-        at = end
-    return [*found, text[at:last]]
+def pieces(text: bytes, at: int, stop: int) -> Iterator[bytes]:
+    """What is between two places, cut at commas into pieces that take a step each; these commas are left out."""
+    while True:
+        cut = text.find(b",", at + _PIECE, stop)
+        yield text[at : stop if cut < 0 else cut]
+        if cut < 0:
+            return
+        at = cut + 1
+
+
+def _joined(elements: list[bytes], width: int) -> list[bytes]:
+    return elements if width == 1 else list(map(b",".join, zip(*[iter(elements)] * width, strict=True)))
 
 
 def _skip(text: bytes, at: int, commas: int, size: int) -> int:
@@ -203,52 +225,69 @@ def _skip(text: bytes, at: int, commas: int, size: int) -> int:
     return at
 
 
-# --- large lists, in steps --------------------------------------------------------------------------------------
+# --- lists in bodies --------------------------------------------------------------------------------------------
 
 
-class Looked(NamedTuple):
-    """A large list that was looked through: how many `elements` it has, and its rows if these are lists or strings."""
+class Data(NamedTuple):
+    """A tensor's data in a body: a JSON list, or at least as long a one as it claims to be (`is_flat`).
 
-    elements: int
-    rows: json_rows.Rows | None
-
-
-def look_in_steps(body: bytes, start: int, stop: int) -> steps.Steps[Looked | None]:
-    """What `is_list` and `count` find of the list between two places of a body.
-
-    None if that has to be found at once: in what is no list, has objects in it, or strings in lists of lists.
+    Of a large one it may be known how many `elements` it has, else -1, and its `rows` if these are lists or strings.
     """
-    if stop - start < 2 or body[start] != _OPENING or body[stop - 1] != _CLOSING:
-        return None
+
+    text: v2.Data
+    elements: int = -1
+    rows: json_rows.Rows | None = None
+
+    def count_elements(self) -> int:
+        """Raises `errors.Unbatchable` as `count` does."""
+        return count(self.text) if self.elements < 0 else self.elements
+
+
+def data_at(body: bytes, start: int, stop: int) -> v2.Data:
+    """What is there: a view of much, a copy of little."""
+    return body[start:stop] if stop - start < WORTH_A_VIEW else memoryview(body)[start:stop]
+
+
+def look(body: bytes, start: int, stop: int, numbers: int) -> steps.Steps[Data | None]:
+    """The data between two places; None if that is no list. `numbers` is how many are expected, 0 for anything else."""
+    text = data_at(body, start, stop)
+    if 0 < numbers < len(text) and (yield from is_flat(text, outline(numbers))):
+        return Data(text, numbers)
+    if len(text) > _STEP and body[start] == _OPENING and body[stop - 1] == _CLOSING:
+        found = yield from _look_in_pieces(body, start, stop, text)
+        if found is not None:
+            return found
+    return Data(text) if is_list(text) else None
+
+
+def _look_in_pieces(body: bytes, start: int, stop: int, text: v2.Data) -> steps.Steps[Data | None]:
+    """The same for a large list; None if that has to be found at once: with objects, or strings in lists of lists."""
     if body[start + 1] not in BLANK_OR_LIST and body[start + 1] != _QUOTE:
         elements = yield from _count_flat(body, start + 1, stop - 1)
-        return None if elements is None else Looked(elements, None)
+        return None if elements is None else Data(text, elements)
     rows = yield from incremental_scan.rows_in_steps(body, start, stop, _MOST_ROWS)
     if rows is None:
         mask = yield from beyond_json.masked_in_steps(body, with_words=False)
-        if mask is None:
-            return None
-        rows = yield from incremental_scan.rows_in_steps(mask, start, stop, _MOST_ROWS, of=body)
-        if rows is None:
-            return None
+        if mask is not None:
+            rows = yield from incremental_scan.rows_in_steps(mask, start, stop, _MOST_ROWS, of=body)
+    if rows is None:
+        return None
     if body.find(b'"', start, stop) < 0:
         elements = yield from _count_nested(body, start, stop)
-        return None if elements is None else Looked(elements, rows)
+        return None if elements is None else Data(text, elements, rows)
     if body.count(b'"', start, stop) > 2 * v2.MOST_STRINGS:
         return None
     for first in range(0, len(rows), _ROWS_A_STEP):
         if any(each[0] in (_OPENING, _BRACE) for each in rows[first : first + _ROWS_A_STEP]):
             return None
         yield
-    return Looked(len(rows), rows)
+    return Data(text, len(rows), rows)
 
 
 def _count_flat(body: bytes, at: int, stop: int) -> steps.Steps[int | None]:
     """Elements of a list of numbers and literals, without its brackets; None if it is none."""
     elements = 0
-    while True:
-        cut = body.find(b",", at + _PIECE, stop)
-        piece = body[at : stop if cut < 0 else cut]
+    for piece in pieces(body, at, stop):
         if not piece.isascii() or not is_plain(piece) or _OPENING in piece or not piece.strip(_SPACE):
             return None
         try:
@@ -256,10 +295,8 @@ def _count_flat(body: bytes, at: int, stop: int) -> steps.Steps[int | None]:
         except msgspec.DecodeError:
             return None
         elements += piece.count(b",") + 1
-        if cut < 0:
-            return elements
-        at = cut + 1
         yield
+    return elements
 
 
 def _count_nested(body: bytes, start: int, stop: int) -> steps.Steps[int | None]:
@@ -276,36 +313,6 @@ def _count_nested(body: bytes, start: int, stop: int) -> steps.Steps[int | None]
         before = packed[-1:] or before
         yield
     return commas + 1 - empty if commas else None
-
-
-def rows_in_steps(data: v2.Data, count: int, width: int) -> steps.Steps[list[bytes]]:
-    """`rows` of a large flat list of numbers and literals, which has that many."""
-    text, last = bytes(data), len(data) - 1
-    found: list[bytes] = []
-    if width >= _WIDE:
-        at, rested, size = 1, 1, last // (count * width) + 1
-        for _ in range(count - 1):
-            end = _skip(text, at, width, size)
-            found.append(text[at : end - 1])
-            at = end
-            if at - rested >= _PIECE:
-                rested = at
-                yield
-        return [*found, text[at:last]]
-    if not width:
-        return [b""] * count
-    left: list[bytes] = []
-    at = 1
-    while at <= last:
-        cut = text.find(b",", at + _PIECE, last)
-        cut = last if cut < 0 else cut
-        left += text[at:cut].split(b",")
-        whole = len(left) - len(left) % width
-        found += map(b",".join, zip(*[iter(left[:whole])] * width, strict=True))
-        left = left[whole:]
-        at = cut + 1
-        yield
-    return found
 
 
 def _empty_lists(text: bytes) -> int:
@@ -339,38 +346,39 @@ def _items(text: bytes) -> list[bytes]:
 # --- to binary and back -----------------------------------------------------------------------------------------
 
 
-def to_binary(name: str, datatype: str, text: v2.Data) -> bytes:
+def to_binary(name: str, datatype: str, text: v2.Data) -> steps.Steps[bytes]:
     """The elements of a JSON list, flat or nested, in binary; `name` is the tensor's.
 
     Raises `errors.NotMergeable` for what is no element of the datatype.
     """
     if datatype not in _FLAT:
         raise _not_convertible(name, f"{datatype} has no form in JSON")
+    kind = v2.DATATYPES[datatype]
+    packed = yield from packed_in_pieces(datatype, text)
+    if packed is not None:
+        return packed
     try:
         values = _values(datatype, text)
-        if datatype == v2.BYTES:
+        if kind.size is None:
             return v2.pack(map(str.encode, values))
-        return struct.pack(f"<{len(values)}{v2.DATATYPES[datatype].code}", *values)
+        return struct.pack(f"<{len(values)}{kind.code}", *values)
     except (struct.error, OverflowError, UnicodeError, msgspec.MsgspecError) as error:
         raise _not_convertible(name, str(error)) from None
 
 
-def to_binary_in_steps(datatype: str, text: bytes) -> steps.Steps[bytes | None]:
+def packed_in_pieces(datatype: str, data: v2.Data) -> steps.Steps[bytes | None]:
     """The same for a large list of numbers; None for anything else, in which something may be wrong."""
-    if len(text) < _PIECE or datatype not in _FLAT or datatype == v2.BYTES or not is_plain(text):
+    if len(data) < _PIECE or datatype not in _FLAT or datatype == v2.BYTES or not is_plain(data):
         return None
+    text = bytes(data)
     layout, decode = v2.DATATYPES[datatype].code, _FLAT[datatype].decode
     found: list[bytes] = []
-    at = 0
-    while at <= len(text):
-        cut = text.find(b",", at + _PIECE)
-        cut = len(text) if cut < 0 else cut
+    for piece in pieces(text, 0, len(text)):
         try:
-            values = decode(b"[%b]" % text[at:cut].translate(None, b"[]"))
+            values = decode(b"[%b]" % piece.translate(None, b"[]"))
             found.append(struct.pack(f"<{len(values)}{layout}", *values))
         except (struct.error, OverflowError, msgspec.MsgspecError):
             return None
-        at = cut + 1
         yield
     return b"".join(found)
 

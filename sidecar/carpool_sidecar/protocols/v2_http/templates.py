@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import NamedTuple
 
 import msgspec
@@ -15,17 +14,6 @@ import msgspec
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import v2
 from carpool_sidecar.protocols.v2_http import answers, json_bodies, json_lists
-
-
-class Input(NamedTuple):
-    """An input of one request. `size` is that of its data in binary, None for JSON; `width` elements are in a row."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    elements: int
-    width: int
-    size: int | None
 
 
 class BatchSignature(NamedTuple):
@@ -55,7 +43,7 @@ class RequestTemplate:
     def __init__(
         self,
         pieces: tuple[bytes, ...],
-        inputs: tuple[Input, ...],
+        inputs: tuple[json_bodies.Tensor, ...],
         rows: int,
         signature: BatchSignature,
         response_format: answers.ResponseFormat,
@@ -85,14 +73,17 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
     asked = _read_outputs(json_bodies.take(about, "outputs"))
     sequence = {name: json.loads(parameters[name], parse_int=float) for name in v2.SEQUENCE if name in parameters}
     rows = v2.check_batchable(
-        [v2.Input(each.name, each.datatype, each.shape, each.parameters, each.size is None) for each in given],
+        [v2.Input(each.name, each.datatype, each.shape, each.parameters, each.written_size is None) for each in given],
         sequence,
         asked.outputs,
     )
     ident = json_bodies.take(about, "id")
     if ident is not None and (not ident.startswith(b'"') or len(ident) > v2.LONGEST_ID):
         raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # the predictor knows what to say to that
-    inputs = [_input(f"inputs[{number}]", each) for number, each in enumerate(given)]
+    inputs = []
+    for number, each in enumerate(given):
+        _check_place_of_data(f"inputs[{number}]", each)
+        inputs.append(each.with_size(f"inputs[{number}].parameters"))
     written = [each.text for each in given]
     names = tuple([each.name for each in asked.outputs])
     flags = [None if each is None else _flag(each) for each in asked.flags]
@@ -149,11 +140,9 @@ def _flag(raw: bytes) -> bool:
     return raw == b"true"
 
 
-def _input(place: str, given: json_bodies.Tensor) -> Input:
+def _check_place_of_data(place: str, given: json_bodies.Tensor) -> None:
     """Raises `errors.BadRequest` for data in two places, and `v2.Misfit` for data in none."""
-    if given.size is not None and given.has_data:
+    if given.written_size is not None and given.has_data:
         raise errors.BadRequest(f"{place} needs either 'data' or the parameter 'binary_data_size', and not both")
-    if given.size is None and not given.has_data:
+    if given.written_size is None and not given.has_data:
         raise v2.Misfit(f"{place} has neither 'data' nor the parameter 'binary_data_size'")
-    size = None if given.size is None else json_bodies.read_size(given.size, f"{place}.parameters")
-    return Input(given.name, given.datatype, given.shape, math.prod(given.shape), math.prod(given.shape[1:]), size)

@@ -12,6 +12,7 @@ from carpool.scheduling import ledger, messages
 from carpool_sidecar import drain, errors, metrics, turns
 from carpool_sidecar.batching import calls, model_registry, routes
 from carpool_sidecar.protocols import models as model_names
+from carpool_sidecar.protocols import steps
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
 from carpool_sidecar.protocols.v2_grpc import messages as protobuf
 from carpool_sidecar.protocols.v2_grpc import outlines, statuses, tensors
@@ -382,11 +383,11 @@ class InferCall(ledger.Reservation):
         service, message = self._service, cast(bytes, self._message)
         route = cast(routes.Models, service.models).route(told)
         codec = cast(codecs.Codec, route.codec)
+        work = codec.understand(message, found, service.max_rows())
         if len(message) >= codec.large:
-            work = codec.understand_in_steps(message, found, service.max_rows())
             self._working = service.turns.start(work, lambda told: self._understood(route, len(message), told))
             return
-        payload = codec.understand(message, found, service.max_rows())
+        payload = steps.at_once(work)
         outline = outlines.outline(message, payload.message)
         if outline is not None:
             service.outlines.put(message, outline, route)
