@@ -8,7 +8,7 @@ from pathlib import Path
 
 _CHANGES = {
     "append", "appendleft", "add", "pop", "popitem", "popleft", "discard", "clear", "update", "extend", "remove",
-    "put_nowait", "set", "move_to_end", "insert",
+    "put_nowait", "set", "move_to_end", "insert", "put", "drop",
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ histograms are kept as `carpool.measures` does.
 | `batching.routes.Lists` | the routes of the paths of `--lists` | the first request to each |
 | `recording.ring.Ring` | the latest blocks | `batching.executor.Observer`; `app.wiring.Sidecar` |
 | `recording.file.Recorder` | the file of `--record`, what waits to be written | the ring; its thread and timer |
+| `recording.file._Thread` | the calls that are not done yet | `Recorder` |
 | `batching.executor.Observer` | its counters | `driver.Driver` |
 | `batching.model_registry.Model` | what the predictor told last, when to ask again | answers to questions |
 | `batching.model_registry.ModelRegistry` | models, unknown names, questions that are out | requests; answers |
@@ -89,6 +90,7 @@ histograms are kept as `carpool.measures` does.
 | `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |
 | `upstream.model_questions.HttpQuestions` | its HTTP session | the first question |
 | `upstream.readiness.Readiness` | the latest result, the check that runs | `/readyz`, probes |
+| `protocols.v2_grpc.messages.Reader` | what messages said beside their tensors | each that is new |
 | `protocols.v2_grpc.messages.BatchSignature` | what stands in front of answers' tensors, by rows | each answer |
 | `protocols.v2_grpc.outlines.Outlines` | what the latest requests said beside their tensors | each that is new |
 | `caches.Cache` | what was understood of messages, and how much that is | each message that is new |
@@ -101,7 +103,6 @@ histograms are kept as `carpool.measures` does.
 | `protocols.lists.counts.Counts` | the counts of one answer, while it is read | its reader |
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
 | `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
-| `protocols.tensors_from_embeddings.codec.Codec` | a model's signature, uneven rows | each request; answers |
 | `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |
 | `protocols.v2_http.codec.Codec` | what is known of its model | `Model.learn` |
 | `protocols.v2_http.codec.Payload` | how its body is cut | the first cut |
