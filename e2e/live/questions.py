@@ -10,11 +10,12 @@ import enum
 import json
 import random
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 MOST_INSTANCES = 8
 MOST_PADDING = 2000
+_USUAL = 0.9  # of all questions have nothing but records
 _TEXT = string.ascii_letters + string.digits + ' "\\/\n\t,:[]{}' + "äß€Жあ😀"
 
 
@@ -41,8 +42,9 @@ def canonical(value: Any) -> str:
 
 
 def ask(chance: random.Random) -> Question:
-    """A new question with 1 to MOST_INSTANCES instances of all sorts and sizes."""
-    instances = [_instance(chance) for _ in range(chance.randint(1, MOST_INSTANCES))]
+    """A new question with 1 to MOST_INSTANCES instances of all sizes, and mostly of one form: others share no call."""
+    shapes = (_record,) if chance.random() < _USUAL else (_text, _number, _row, _record)
+    instances = [chance.choice(shapes)(chance) for _ in range(chance.randint(1, MOST_INSTANCES))]
     return Question(json.dumps({"instances": instances}).encode(), tuple(map(canonical, instances)))
 
 
@@ -59,11 +61,6 @@ def judge(question: Question, body: bytes, all_texts: Collection[str]) -> Verdic
     if not strange:
         return Verdict.RIGHT
     return Verdict.MIXED if any(text in all_texts for text in strange) else Verdict.ALTERED
-
-
-def _instance(chance: random.Random) -> Any:
-    shapes: tuple[Callable[[random.Random], Any], ...] = (_text, _number, _row, _record)
-    return chance.choice(shapes)(chance)
 
 
 def _text(chance: random.Random) -> str:

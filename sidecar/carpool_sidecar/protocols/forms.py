@@ -22,6 +22,9 @@ from carpool_sidecar.protocols import form_scan
 # Names are text of callers, and what they are part of is kept for a while.
 _LONG: Final = 256
 
+# Each number is in two lists, of which the outer one has one that is complete: rows of numbers.
+_FLAT: Final = 2 | 1 << 6
+
 TEXTS: Final = b"[s]"
 """The form of a list of texts."""
 
@@ -35,6 +38,8 @@ def of(text: bytes | memoryview, nesting: int = -1) -> bytes:
 
     Raises `errors.Unbatchable` for a form of more than 64 KiB, such as that of very many lists or objects that differ.
     """
+    if nesting == _FLAT:
+        return b"[[n]]"
     if nesting >= 0:
         return short(of_numbers(nesting, 1) + b"]")
     found = form_scan.scan(b"", text, 0, len(text), False)
