@@ -324,7 +324,8 @@ class Isolation:
         batch.pieces_of, most_bytes = most
         self._suspicion.watch([part.request for part in parts])
         pieces = packing.pieces(parts, batch.pieces_of, most_bytes, self._limits)
-        self._retries.add(pieces, Reason.SMALLER, batch.search, is_free=True)
+        search = Search(batch, self._learned.size_of(batch.parts), False) if error.most_rows is None else batch.search
+        self._retries.add(pieces, Reason.SMALLER, search, is_free=True)
         return True
 
     def _send_again(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError, now: float) -> bool:

@@ -293,7 +293,8 @@ class LearnedLimits:
     def _explain(self, known: _Key, search: Search, batch: Batch, now: float) -> None:
         """Lower the limit that explains what was refused and what was answered: that on rows, else that on bytes.
 
-        Where neither does, again and again, the one that is nearest to it becomes somewhat less than what was refused.
+        Where neither does, again and again, the one that is nearest to it becomes less: the rows that were answered
+        this time, or somewhat fewer bytes than were refused.
         """
         rows, size = known.rows, known.size
         rows.note(self._padded(search.rows), self._padded(search.largest))
@@ -309,7 +310,7 @@ class LearnedLimits:
         if explains_rows or explains_size:
             most, refused = limit.answered, limit.refused
         elif limit.doubt(weight):
-            most, refused = int(weight * _SOMEWHAT_LESS), weight
+            most, refused = (search.largest if on_rows else int(weight * _SOMEWHAT_LESS)), weight
         else:
             return
         most = self._usable(max(1, most)) if on_rows else most

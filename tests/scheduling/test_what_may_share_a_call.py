@@ -298,6 +298,20 @@ def test_a_limit_on_the_sum_of_lengths_is_learned_where_rows_differ():
     assert "bytes" in driven.lessons
 
 
+def test_a_limit_on_a_sum_that_is_told_as_a_size_is_one_on_bytes_as_well():
+    driven, choose = Particular(weight=800, mixes=True), random.Random(3)
+    driven.refusal = lambda rows: refused(413, rows=rows)
+    for _ in range(20):
+        driven.crowd(*[choose.randint(10, 300) for _ in range(32)])
+    early = len(driven.refused)
+    for _ in range(20):
+        driven.crowd(*[choose.randint(10, 300) for _ in range(32)])
+    driven.check_all_answered()
+    assert early <= 12
+    assert len(driven.refused) <= early + 2
+    assert driven.core.smallest_bytes() > 600
+
+
 def test_short_rows_fill_batches_where_the_limit_is_on_bytes():
     driven, choose = Particular(weight=800, mixes=True), random.Random(3)
     for _ in range(20):
