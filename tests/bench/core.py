@@ -1,11 +1,11 @@
 """`python -m tests.bench.core`: policies before a predictor that is faster than the sidecar's own core.
 
-The predictor takes `--service` milliseconds for a batch of n, one batch after another, as a GPU would. It is part of
-this process, and so are the callers: one loop that never sleeps, on one core, and the sidecar on the other. Requests
-are compressed, which costs the sidecar more than the client, so that the sidecar's core is what is full. First callers
-who ask again at once show what is possible; then requests come as a Poisson stream at shares of that, for the adaptive
-policy and for windows, in turns. `carpool-sidecar plan` tells what it expects of the adaptive policy from what was
-recorded there.
+The predictor takes `--service` milliseconds for a batch of n, one batch after another, as a GPU would, or in `--stages`
+that overlap, as where one batch is read while another is computed. It is part of this process, and so are the callers:
+one loop that never sleeps, on one core, and the sidecar on the other. Requests are compressed, which costs the sidecar
+more than the client, so that the sidecar's core is what is full. First callers who ask again at once show what is
+possible; then requests come as a Poisson stream at shares of that, for the adaptive policy and for windows, in turns.
+`carpool-sidecar plan` tells what it expects of the adaptive policy from what was recorded there.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ _RECEIVE = 1 << 20
 class Device:
     """The predictor: HTTP/1.1 on a socket of its own, answers when they are due. `turn` does what can be done now."""
 
-    # State: connections with what came on them, answers by the time they are due, and when the device is free.
-    def __init__(self, port: int, service: service_times.Service) -> None:
+    # State: connections with what came on them, answers by the time they are due, and when each stage is free.
+    def __init__(self, port: int, service: service_times.Service, stages: Sequence[float] = (1.0,)) -> None:
         self._service = service
+        self._stages = stages
         self._listener = socket.create_server((processes.HOST, port))
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._buffers: dict[socket.socket, bytes] = {}
         self._due: list[tuple[float, int, socket.socket, int]] = []
-        self._free = 0.0
+        self._free = [0.0] * len(stages)
         self._count = 0
 
     def close(self) -> None:
@@ -93,10 +94,13 @@ class Device:
         self._buffers[connected] = b""
         now = time.perf_counter()
         rows = body.count(b"[") - 1 if length else 0  # a probe has none
-        seconds = self._service.seconds(rows, now) if rows else 0.0
-        self._free = max(now, self._free) + seconds if rows else self._free
+        due = now
+        if rows:
+            seconds = self._service.seconds(rows, now)
+            for place, share in enumerate(self._stages):
+                due = self._free[place] = max(due, self._free[place]) + seconds * share
         self._count += 1
-        heapq.heappush(self._due, (self._free if rows else now, self._count, connected, rows))
+        heapq.heappush(self._due, (due, self._count, connected, rows))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -150,7 +154,7 @@ class Bench:
         self._options = options
         self._cores = machine.split_cores()
         self._ports = loopback.free_ports(3)
-        self._device = Device(self._ports[1], options.service)
+        self._device = Device(self._ports[1], options.service, options.stages)
         source = random.Random(1)
         row = ",".join(f"{source.random():.6f}" for _ in range(options.numbers))
         body = gzip.compress(f'{{"instances":[[{row}]]}}'.encode(), 1)
@@ -305,6 +309,13 @@ def _parser() -> argparse.ArgumentParser:
         default="0.5+0.01n",
         metavar="TIME",
         help="of the predictor (%(default)s)",
+    )
+    add(
+        "--stages",
+        type=_numbers,
+        default="1",
+        metavar="X,…",
+        help="its stages, as shares of that time; each has one batch at a time (%(default)s)",
     )
     add("--batch", type=int, default=32, metavar="N", help="largest batch (%(default)s)")
     add("--numbers", type=int, default=500, metavar="N", help="in an instance (%(default)s)")

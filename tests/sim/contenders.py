@@ -33,7 +33,12 @@ _FIXED = re.compile(r"fixed (\d+) ms, (\d+) in flight")
 
 
 def production(
-    make_policy: MakePolicy, size: int, max_latency: float, max_in_flight: int = 1, learns_in_flight: bool = False
+    make_policy: MakePolicy,
+    size: int,
+    max_latency: float,
+    max_in_flight: int = 1,
+    learns_in_flight: bool = False,
+    kind: type[scheduler.Scheduler] = scheduler.Scheduler,
 ) -> engine.MakeScheduler:
     """The scheduler that ships."""
 
@@ -42,7 +47,7 @@ def production(
         bounds = limits.Limits(
             max_batch_size=size, max_latency=max_latency, max_in_flight=max_in_flight, learns_in_flight=learns_in_flight
         )
-        return scheduler.Scheduler(bounds, make_policy(bounds), clock, lambda: str(next(ids)))
+        return kind(bounds, make_policy(bounds), clock, lambda: str(next(ids)))
 
     return make
 
