@@ -16,6 +16,7 @@ from carpool.compiled import mypyc_attr
 from carpool.scheduling import own_time, packing, tuning
 from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
 from carpool.scheduling.backlog import Backlog, Queue
+from carpool.scheduling.full_size import FullSize
 from carpool.scheduling.limits import Limits, whole_seconds
 from carpool.scheduling.messages import Batch, Reason, Request
 from carpool.scheduling.policy import Decision, Drop, Release, Wait
@@ -41,6 +42,7 @@ class Adaptive:
         self.predictor = PredictorModel(limits)
         self.returns = ReturningCallers()
         self.arrivals = ArrivalRate()
+        self.full_size = FullSize()
         self.own_time = own_time.OwnTimeModel()
         self._pace = own_time.Pace(self.own_time)
         self._limits = limits
@@ -71,7 +73,7 @@ class Adaptive:
         if predictor.overdue_at <= now:
             predictor.passed(now)
         answered = self.predicted_start(ahead, now) + predictor.work_of_one + predictor.overhead
-        if answered > goal and not self._must_learn(now):
+        if answered > goal and self._earliest_answer(ahead, now) > goal and not self._must_learn(now):
             return errors.WouldBeLate(retry_after=self.drain_seconds(ahead, now))
         self.returns.arrived(rows, now)
         self.arrivals.add(rows, now)
@@ -82,6 +84,8 @@ class Adaptive:
         # One that had to leave early, because it was full, tells as much as a probe, which would part its callers.
         is_early = self.predictor.out >= self.predictor.workers and self._would_be_clear(batch.rows, now)
         self._since_probe = 0 if is_early else self._since_probe + 1
+        if batch.rows >= tuning.FULL * self.full_size.of(self._limits.max_batch_size):
+            self.full_size.sent(self._limits.max_batch_size, self.predictor)
         self.predictor.sent(batch, now)
         self._pace.sent(len(batch.parts), now, min(tuning.HOLD_MAX, self._limits.max_latency))
         self._has_waited = False
@@ -91,6 +95,10 @@ class Adaptive:
         """A batch came back with predictions."""
         self._last_work = now
         self._watch_for_slowness(batch, now)
+        if self.predictor.follows(batch):
+            self.full_size.completed(batch.rows, self._limits.max_batch_size, now - self.predictor.completed_at)
+        else:
+            self.full_size.interrupted()
         workers = self.predictor.workers
         self.predictor.completed(batch, now)
         if self.predictor.workers != workers:
@@ -129,6 +137,8 @@ class Adaptive:
             return self._sized(Release(full, Reason.FULL))
         overdue_at = self.predictor.overdue_at
         until = overdue_at if decision.until is None else min(decision.until, overdue_at)
+        if self.full_size.is_smaller:  # then a new request may make it a full one without filling the queue
+            return Wait(until)
         return Wait(until, min(decision.settled_until, safe_until, overdue_at))
 
     def predicted_start(self, ahead: int, now: float) -> float:
@@ -146,7 +156,7 @@ class Adaptive:
 
     def learned(self, backlog: Backlog, now: float) -> dict[str, float]:
         """What was learned, by name, in base units: for people and autoscalers."""
-        size = self._limits.max_batch_size
+        size = self.full_size.settled(self._limits.max_batch_size)
         seconds = self.predictor.work(size)  # asked once: another thread may be learning
         capacity = self.predictor.workers * size / seconds if seconds else math.inf
         return {
@@ -169,6 +179,17 @@ class Adaptive:
             not self.predictor.oldest_size() and now - self._last_work > tuning.DROUGHT
         )
 
+    def _earliest_answer(self, ahead: int, now: float) -> float:
+        """When a request that came now behind so many instances is answered if all goes as well as it ever did.
+
+        What is not known counts as free.
+        """
+        predictor, size = self.predictor, self._limits.max_batch_size
+        left = 0.0 if predictor.is_idle else max(0.0, predictor.free_at - now)
+        left *= predictor.round_trip.quickest
+        before = ahead // size * predictor.least_work(size) / predictor.workers
+        return now + left + before + predictor.least_work(1) + predictor.overhead
+
     def _late_first(self, queue: Queue, now: float) -> Request | None:
         first = queue.first
         # One whose first rows travel has to be whole when its batch is carried out, perhaps in this very step.
@@ -180,12 +201,15 @@ class Adaptive:
     def _consider(self, queue: Queue, now: float) -> Release | Wait:
         if self.predictor.should_run_dry:
             return _ANSWER
-        if queue.is_full:
+        if queue.is_full or queue.rows >= self.full_size.of(self._limits.max_batch_size):
             return Release(queue, Reason.FULL)
         if not self.predictor.is_known:
             return Release(queue, Reason.IDLE) if self.predictor.is_idle else _ANSWER
-        if self.predictor.out > self.predictor.workers:
+        if self.predictor.out > self.predictor.places:
             return _ANSWER
+        # One more shows whether the predictor has room for it, and costs nobody much if it is of the usual size.
+        if self.predictor.out == self.predictor.places and queue.rows < self.predictor.usual_size:
+            return Wait(None)
         if not self.predictor.is_idle:
             free_at = self.predictor.free_at
             if self._is_time_to_probe(queue.rows, now):
@@ -194,11 +218,14 @@ class Adaptive:
                 return _ANSWER
             lead = min(self._grain, max(self.predictor.overhead, tuning.SHORTEST_WAIT))
             if now < free_at - lead:
-                return Wait(free_at - lead / 2, free_at - lead)
+                return Wait(free_at - lead, free_at - lead)
             # Where the core is the limit, the predictor's next answer is not far, and asks again.
             paced = min(self._pace.next_at, queue.first.goal - self.predictor.round_trip.pessimistic(queue.next_rows))
             if now < paced - tuning.SHORTEST_WAIT:
                 return Wait(paced, paced)
+            evenly_at = self.predictor.evenly_at
+            if now < evenly_at - tuning.SHORTEST_WAIT:
+                return Wait(evenly_at, evenly_at)
         return self._hold(queue, now) or Release(queue, self._reason())
 
     def _padded(self, rows: int) -> int:
@@ -208,7 +235,8 @@ class Adaptive:
     def _sized(self, release: Release) -> Release:
         allowed = self._limits.allowed_sizes
         if not allowed:
-            return release
+            most = self.full_size.of(self._limits.max_batch_size)
+            return release if release.queue.rows <= most else release._replace(rows=int(most))
         return release._replace(rows=packing.best_size(release.queue.next_rows, allowed, self.predictor.work))
 
     def _reason(self) -> Reason:

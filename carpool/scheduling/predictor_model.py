@@ -27,6 +27,8 @@ class LatencyModel:
         self.slope = 0.0
         self.is_varied = False  # whether several sizes were seen, so that the slope means something
         self.changes = 0  # how often the predictor turned out to be another
+        self.quickest = 1.0  # the quickest of the last batches took this share of what was expected
+        self._largest = 0
         self._variance = 0.0
         self._surprises = 0  # how many in a row were far off, negative when far below
         self._n = self._x = self._y = self._xx = self._xy = 0.0
@@ -59,9 +61,17 @@ class LatencyModel:
         """Seconds that a batch of `size` will rarely exceed."""
         return self(size) * (1 + min(tuning.LARGEST_MARGIN, tuning.Z * self.spread))
 
+    def least(self, size: float) -> float:
+        """Seconds that a batch of `size` takes at least, by what was seen; 0 while too little was.
+
+        Batches were that quick lately, and how much longer larger ones take than all of them is not known.
+        """
+        return self(min(size, self._largest)) * self.quickest if self.is_trusted else 0.0
+
     def observe(self, size: int, seconds: float) -> None:
         """A batch of `size` took `seconds`."""
         self._judge(size, seconds)
+        self._largest = max(self._largest, size)
         self._scale(tuning.FORGETTING)
         self._n += 1
         self._x += size
@@ -95,6 +105,8 @@ class LatencyModel:
         if not self.samples or expected <= 0:
             return
         residual = seconds / expected - 1
+        quickest = self.quickest + tuning.QUICKEST_WEIGHT * (min(1.0, residual + 1) - self.quickest)
+        self.quickest = min(residual + 1, quickest)
         if abs(residual) < 1:  # more than that is not noise but change
             self._variance += tuning.SPREAD_WEIGHT * (residual * residual - self._variance)
         is_surprise = residual > tuning.SURPRISE or residual < 1 / (1 + tuning.SURPRISE) - 1
@@ -155,6 +167,7 @@ class PredictorModel:
     def __init__(self, limits: Limits) -> None:
         self.round_trip = LatencyModel()
         self.gap = LatencyModel()
+        self._gaps: dict[int, LatencyModel] = {}  # the same by workers, for the present number and those in _fewer
         self._limits = limits
         self._stated = 0
         self._more = 0.0  # evidence (nats) that a batch beside `workers` others is worked on at once
@@ -164,13 +177,16 @@ class PredictorModel:
         self._in_flight: dict[Batch, InFlightBatch] = {}
         self._overdue: dict[Batch, InFlightBatch] = {}
         self._overdue_since = -math.inf  # since the latest of them is
-        self._completed_at = -math.inf
+        self.completed_at = -math.inf
         self._since_lone = 0
+        self._lone_every = tuning.LONE_EVERY
         self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
+        self.places = 2  # batches worth having out: one for each worker, and those on their way there or back
         self.work_of_one = 0.0  # seconds a worker is busy with a batch of one
         self.fixed_work = 0.0  # the part of it that does not grow with the batch
         self.is_idle = True  # whether a worker is free
         self.free_at = -math.inf  # when one will be free for one more batch; in the past if one is free now
+        self.evenly_at = -math.inf  # when the next may leave for batches to be spread evenly over several workers
         self.overdue_at = math.inf  # when the next batch that is out will be overdue
         self._stay: tuple[int, float] | None = None  # a size, and how long a batch of it would stay, if known
         self.limits_changed()
@@ -183,6 +199,16 @@ class PredictorModel:
         return self.round_trip.is_known
 
     @property
+    def usual_size(self) -> float:
+        """Instances of the batches that queued lately, infinity while too little is known of them."""
+        return self.gap.mean_size if self.gap.is_trusted else math.inf
+
+    @property
+    def is_varied(self) -> bool:
+        """Whether it is known how time grows with the batch."""
+        return self.round_trip.is_varied or self.gap.is_varied
+
+    @property
     def knows_overhead(self) -> bool:
         """Whether a second batch can be timed to arrive just as the first is done."""
         return self._hint is not None or (self.gap.is_trusted and self.round_trip.is_trusted)
@@ -190,7 +216,7 @@ class PredictorModel:
     @property
     def should_run_dry(self) -> bool:
         """Whether the next batch should wait until no other is out."""
-        patience = tuning.LONE_EVERY if self.round_trip.is_trusted else self.workers
+        patience = self._lone_every if self.round_trip.is_trusted else self.workers
         return bool(self._in_flight) and self._since_lone >= patience
 
     @property
@@ -207,6 +233,11 @@ class PredictorModel:
         """Whether it was told that this batch left, and not yet that it is back."""
         return batch in self._in_flight or batch in self._overdue
 
+    def follows(self, batch: Batch) -> bool:
+        """Whether a batch that comes back now was out already when the last one came back."""
+        entry = self._in_flight.get(batch)
+        return entry is not None and entry.sent < self.completed_at
+
     @property
     def overdue(self) -> int:
         """Batches that are out for far longer than they should be."""
@@ -219,7 +250,7 @@ class PredictorModel:
         One for each worker, another one that is full or arrives just in time, and a few while the number of workers is
         an open question.
         """
-        return self.workers + 1 + (tuning.EXPLORE if self.is_exploring else 0) + len(self._overdue)
+        return self.places + (tuning.EXPLORE if self.is_exploring else 0) + len(self._overdue)
 
     def work(self, size: float) -> float:
         """Seconds a worker is busy with a batch of `size`."""
@@ -227,6 +258,12 @@ class PredictorModel:
             return self.gap(size)
         # Queued batches are often all of one size; then the others tell how time grows with it.
         return max(0.0, self.round_trip(size) - self.overhead)
+
+    def least_work(self, size: float) -> float:
+        """Seconds a worker is busy with a batch of `size` at least, by what is known."""
+        if self.gap.is_trusted and (self.gap.is_varied or not self.round_trip.is_varied):
+            return self.gap.least(size)
+        return max(0.0, self.round_trip.least(size) - self.overhead)
 
     def finish(self, size: int, now: float) -> float:
         """When a batch of `size` sent now would be answered, on the safe side."""
@@ -284,9 +321,14 @@ class PredictorModel:
         if self.overdue_at <= now:
             self.passed(now)
         entry = InFlightBatch(batch.rows, now, len(self._in_flight), not self._overdue)
-        self._since_lone = self._since_lone + 1 if entry.beside else 0
+        if not entry.beside:
+            if self._since_lone >= self._lone_every:
+                self._lone_every = min(tuning.LONE_SELDOM, self._lone_every * 2)
+            self._since_lone = -1
+        self._since_lone += 1
         self._ends(entry, max(now, self.free_at) + self.work(batch.rows))
         self._in_flight[batch] = entry
+        self.evenly_at = now + self.work(batch.rows) / self.workers if self.workers > 1 else -math.inf
         self._in_flight_changed()
 
     def passed(self, now: float) -> None:
@@ -315,13 +357,20 @@ class PredictorModel:
         if entry.is_clear:
             if entry.has_known_others:
                 self._learn_workers(entry, now)
+            for count, gap in self._gaps.items():
+                if count != self.workers and entry.beside >= count:
+                    begin = entry.begin(count)
+                    if entry.sent + self._overhead_with(gap) < begin < now:
+                        gap.observe(entry.size, now - begin)
             begin = entry.begin(self.workers)
             if begin - self.overhead > entry.sent:
                 if begin < now:
                     self._observe(self.gap, self.round_trip, entry.size, now - begin)
             elif entry.beside == 0 or self.workers == 1:
                 self._observe(self.round_trip, self.gap, entry.size, now - entry.sent)
-        self._completed_at = now
+                if entry.beside:
+                    self._since_lone = 0
+        self.completed_at = now
         self.gone(batch, now)
 
     def gone(self, batch: Batch, now: float) -> None:
@@ -355,7 +404,7 @@ class PredictorModel:
         """
         entry = self._overdue.pop(batch)
         if entry.is_clear:
-            self._observe(self.round_trip, self.gap, entry.size, now - max(entry.sent, self._completed_at))
+            self._observe(self.round_trip, self.gap, entry.size, now - max(entry.sent, self.completed_at))
             self._in_flight = {**self._overdue, **self._in_flight}
             self._overdue.clear()
             ends: list[float] = []
@@ -365,7 +414,7 @@ class PredictorModel:
                 ends.append(other.end)
         for other in self._in_flight.values():
             other.is_clear = False
-        self._completed_at = now
+        self.completed_at = now
         self._in_flight_changed()
 
     def _ends(self, entry: InFlightBatch, end: float) -> None:
@@ -384,10 +433,14 @@ class PredictorModel:
         model.observe(size, seconds)
         if model.changes != changes:
             other.decay()
+            self._lone_every = tuning.LONE_EVERY
         self._models_changed()
 
     def _models_changed(self) -> None:
-        self.overhead = self._overhead()
+        self.overhead = self._overhead_with(self.gap)
+        work = self.gap(self.gap.mean_size) if self.gap.is_trusted else 0.0
+        ahead = min(tuning.MOST_WORKERS, self.overhead / work - tuning.LEFT_OVER) if work else 1.0
+        self.places = self.workers + max(1, math.ceil(ahead))
         self.work_of_one = self.work(1)
         self.fixed_work = self.work(0)
         self._stay = None
@@ -404,10 +457,9 @@ class PredictorModel:
         if self._overdue and self._limits.learns_in_flight and not self.is_known:  # and may be slow, and not parallel
             self.overdue_at = max(self.overdue_at, self._overdue_since + tuning.NEXT_PATIENCE)
 
-    def _overhead(self) -> float:
-        if self.gap.is_trusted and self.round_trip.is_trusted:
-            size = self.gap.mean_size
-            return max(0.0, self.round_trip(size) - self.gap(size))
+    def _overhead_with(self, gap: LatencyModel | None) -> float:
+        if gap is not None and gap.is_trusted and self.round_trip.is_trusted:
+            return max(0.0, self.round_trip(gap.mean_size) - gap(gap.mean_size))
         return self._hint or 0.0
 
     def _free_after(self, ends: list[float]) -> float:
@@ -419,11 +471,13 @@ class PredictorModel:
         A number that was only stated is doubted as soon as anything is known.
         """
         if entry.beside >= self.workers and self.round_trip.is_trusted:
-            gain = self._weigh(entry, now, self.workers + 1)
+            # What looks like one worker in stages may as well be several that take turns.
+            more = max(2, min(tuning.MOST_WORKERS, self.places - 1)) if self.workers == 1 else self.workers + 1
+            gain = self._weigh(entry, now, more)
             self._judged += gain != 0.0
             self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
             if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
-                return self._set_workers(self.workers + 1)
+                return self._set_workers(more)
         if not self.round_trip.is_known:
             return None
         best = 0
@@ -454,14 +508,18 @@ class PredictorModel:
 
     def _expected(self, entry: InFlightBatch, workers: int) -> float:
         waited = entry.begin(workers) - entry.sent
-        return max(0.0, waited - (self._hint or 0.0)) + self.round_trip(entry.size)
+        overhead = self._overhead_with(self._gaps.get(1)) if workers == 1 else self._hint or 0.0
+        return max(0.0, waited - overhead) + self.round_trip(entry.size)
 
     def _set_workers(self, count: int) -> None:
         self.workers = count
-        self.gap = LatencyModel()  # what queued batches took was read with the wrong count in mind
-        self._models_changed()
+        self._lone_every = tuning.LONE_EVERY
         self._more, self._judged = 0.0, 0
         self._fewer = {count - 1: 0.0} if count > 1 else {}
         while count > 1:
             count //= 2
             self._fewer[count] = 0.0
+        # What queued batches took was read with each of these numbers in mind.
+        self._gaps = {each: self._gaps.get(each) or LatencyModel() for each in (self.workers, *self._fewer)}
+        self.gap = self._gaps[self.workers]
+        self._models_changed()

@@ -28,6 +28,9 @@ ENOUGH = 5
 Z = 2.0
 LARGEST_MARGIN = 0.5
 
+# Weight of a batch that was slower than the quickest one in how quick that is remembered to be: for about 50 batches.
+QUICKEST_WEIGHT = 0.02
+
 # A predictor that has had nothing to do for so long gets the next request, even one that seems too late: a model that
 # is wrong and turns everybody away would never learn better.
 DROUGHT = 0.25
@@ -101,9 +104,29 @@ CLEAR_SPREADS = 1.5
 MOST_WORKERS = 16
 MOST_STATED = 1024
 
+# How many batches are worth having out, beside those that are worked on, is how many of the last ones' working times
+# fit into the rest of a round trip, rounded up where more than this is left over.
+LEFT_OVER = 0.25
+
 # What one batch takes alone is the yardstick for all of this. A predictor that is never idle is let run dry once in so
-# many batches, to measure it anew; at first as soon as each worker has one.
+# many batches, to measure it anew; at first as soon as each worker has one. Others wait longer meanwhile, so each time
+# doubles the distance to the next, until the predictor turns out to be another.
 LONE_EVERY = 200
+LONE_SELDOM = 3200
+
+# How large a batch is best is tried after so many full ones, with so many in a row, until so many of them came back one
+# right after another. What the settled size takes is known from about the last ten. A smaller size has to be quicker by
+# this factor, or noise would find one; one that by the model takes so many times as long for each row is not tried. A
+# trial that changes nothing doubles the distance to the next. A batch is of a size from this share of it on: requests
+# of several rows leave room.
+TRIAL_FIRST = 24
+TRIAL_SELDOM = 1536
+TRIAL = 10
+TRIAL_SAMPLES = 6
+TRIAL_KEPT = 0.9
+TRIAL_GAIN = 1.04
+TRIAL_HOPELESS = 1.1
+FULL = 0.9
 
 # Until so many comparisons left the number of workers as it was, full batches may go two further than it allows. A
 # serial predictor works on them one after the other, as it would anyway; a parallel one shows itself.

@@ -70,7 +70,7 @@ class Window:
             return Wait(None, math.inf)
         if queue.is_full:
             return None
-        if predictor.out > predictor.workers or not predictor.knows_overhead:
+        if predictor.out >= predictor.places or not predictor.knows_overhead:
             return Wait(None, math.inf)
         lead = min(self._grain, max(predictor.overhead, tuning.SHORTEST_WAIT))
         if now < predictor.free_at - lead:

@@ -67,3 +67,33 @@ def test_every_batch_that_leaves_has_all_its_payloads(requests):
         if out and pause > 0.06:
             batch = out.pop(0)
             out += scene.dispatched(list(scene.core.done(batch, [b"1"] * batch.rows)))
+
+
+def test_a_crowd_at_a_fresh_sidecar_is_not_turned_away_for_a_few_batches_that_something_else_held_up(driven_of):
+    """Whoever accepts thousands of connections shares the core: the first batches take long, and the others do not."""
+    driven = driven_of(
+        adaptive.Adaptive, max_batch_size=32, max_in_flight=8, learns_in_flight=True, max_queue_instances=10_000
+    )
+    number = 0
+    for held_up in (0.05, 0.4, 0.2, 0.33, 0.45, 0.3, 0.006, 0.006):
+        for _ in range(1100):
+            driven.submit(f"crowd-{number}")
+            number += 1
+        driven.pass_time(held_up)
+        driven.answer()
+    for _ in range(1200):
+        driven.submit(f"crowd-{number}")
+        number += 1
+    assert not driven.refusals
+
+
+def test_who_cannot_be_answered_in_time_even_if_all_goes_well_is_refused_at_once(driven_of):
+    driven = driven_of(adaptive.Adaptive, max_batch_size=4, learns_in_flight=True, max_in_flight=8, timeout=0.5)
+    for number in range(8):
+        driven.submit(f"lesson-{number}", rows=1 + number % 4)
+        driven.pass_time(0.1)
+        driven.answer()
+        driven.pass_time(0.3)
+    for number in range(40):
+        driven.submit(f"crowd-{number}")
+    assert 12 <= 40 - len(driven.refusals) <= 24

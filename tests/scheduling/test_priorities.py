@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from carpool import errors
-from carpool.scheduling import adaptive, backlog, limits, messages, window
+from carpool.scheduling import adaptive, backlog, limits, messages, tuning, window
 from tests.scheduling.driven import DrivenScheduler
 
 
@@ -195,9 +195,10 @@ def test_a_higher_level_waits_for_its_window_like_all(driven_of):
 
 def test_who_goes_before_a_long_queue_of_a_lower_level_is_not_refused_because_of_it(driven_of):
     driven = driven_of(adaptive.Adaptive, max_batch_size=4, max_in_flight=1, timeout=100.0)
-    driven.submit("lesson", rows=4)
-    driven.pass_time(1.0)
-    driven.answer()
+    for number in range(tuning.ENOUGH):
+        driven.submit(f"lesson-{number}", rows=4)
+        driven.pass_time(1.0)
+        driven.answer()
     driven.submit("busy", rows=4)
     for number in range(3):
         driven.submit_all(*[(f"{number} {n}", 1, "key", None, 10, math.inf, -1) for n in range(4)])

@@ -1,0 +1,74 @@
+"""Before a predictor as it was measured on a GPU, the adaptive policy is as good as the best fixed window."""
+
+from __future__ import annotations
+
+import pytest
+
+from carpool.scheduling import adaptive
+from tests.sim import measured
+from tests.sim.measured import Kind, Scene
+
+SECONDS, SEEDS = 0.8, 1
+# Of one short run: p50 varies by a hundredth or two, and p99 by five. `python -m tests.sim.measured` runs longer.
+CHANCE = {"p50": 1.04, "p99": 1.12, "rate": 1.04}
+# What is possible before the predictor's best size is known leaves queues that the first half second does not clear.
+SCENES = [
+    Scene("in stages", Kind.POISSON, 0.5),
+    Scene("in stages", Kind.POISSON, 0.8),
+    Scene("in stages", Kind.ROWS, 0.5),
+    Scene("in stages", Kind.CLOSED, 32),
+    Scene("in stages", Kind.CLOSED, 512),
+    Scene("in equal stages", Kind.POISSON, 0.5),
+    Scene("serial", Kind.POISSON, 0.5),
+    Scene("on two workers", Kind.POISSON, 0.5),
+    Scene("on two workers", Kind.CLOSED, 128),
+]
+
+
+def name_of(scene: Scene) -> str:
+    return f"{scene.predictor}-{scene.kind}-{scene.load:g}"
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=name_of)
+def test_no_window_is_better(scene):
+    sweep = {name: measured.figures(scene, make, SECONDS, SEEDS) for name, make in measured.windows(scene).items()}
+    found = measured.compare(scene, measured.adaptive_policy(), sweep, SECONDS, SEEDS)
+    assert all(ratio <= CHANCE[figure] for figure, ratio in found.ratios.items()), measured.words(found)
+
+
+def learned(scene: Scene, seconds: float) -> list[dict[str, float]]:
+    """What the policy had learned, each time that a twentieth of the run was over."""
+    make, found, cores = measured.adaptive_policy(), [], []
+
+    def watched(clock):
+        cores.append(make(clock))
+        policy = cores[0].policy
+        assert isinstance(policy, adaptive.Adaptive)
+        completed = policy.completed
+
+        def note(batch, now):
+            completed(batch, now)
+            if now >= (len(found) + 1) * seconds / 20:
+                found.append(policy.learned(cores[0].backlog, now))
+
+        policy.completed = note
+        return cores[0]
+
+    scene.simulate(watched, seconds, 3)
+    return found
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8, 0.95])
+def test_what_was_learned_is_so_and_stays_so(load):
+    scene = Scene("in stages", Kind.POISSON, load)
+    later = learned(scene, 1.5)[8:]
+    assert {each["workers"] for each in later} == {1}
+    for each in later:
+        assert each["capacity"] == pytest.approx(scene.possible, rel=0.15)
+
+
+def test_the_size_that_serves_most_is_found():
+    scene = Scene("in stages", Kind.CLOSED, 512)
+    best = measured.PREDICTORS[scene.predictor].capacity(96)
+    found = measured.figures(scene, measured.adaptive_policy(), 2.0, 1)
+    assert found.rate >= 0.97 * best
