@@ -310,7 +310,7 @@ class LearnedLimits:
         if explains_rows or explains_size:
             most, refused = limit.answered, limit.refused
         elif limit.doubt(weight):
-            most, refused = (search.largest if on_rows else int(weight * _SOMEWHAT_LESS)), weight
+            most, refused = (search.largest if on_rows else int(weight * _SOMEWHAT_LESS)), float(weight)
         else:
             return
         most = self._usable(max(1, most)) if on_rows else most
