@@ -92,7 +92,7 @@ def scan(form: bytes, text: bytes | memoryview, start: int, stop: int, in_detail
         # From behind, as Python then looks for the comma first.
         if b"x" not in outline and (b"," + outline.replace(b"[", b",")).rfind(b"," + _BIG) < 0:
             if not form and outline.startswith(b"[[") and outline.endswith(b"0]]"):
-                rows = outline.count(b"[") - 1
+                rows = 1 if outline.find(b"[", 2) < 0 else outline.count(b"[") - 1
                 if rows == 1 or outline.count(b"0],[") + outline.count(b"0],,[") == rows - 1:
                     return b"[[n]]"
             if form.endswith(b"[n") and b"[" not in outline and b"]" not in outline:
