@@ -40,12 +40,17 @@ _MOST_DIGITS = 20  # and a sign, of a whole number in 64 bits
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _DIGITS = 16  # of a whole number that may be beyond 2 ** 53
 _OBJECT = -2
-_QUOTE = ord('"')
+_QUOTE, _COLON = b'":'
 _SPACE = b" \t\r\n"
-_WORDS = {b"true": b"b", b"false": b"b", b"null": b"0"}
+_BRACKETS = (b"[", b"]", b"{", b"}")
+# By the first bytes of values that are no lists or objects; those of numbers may be Infinity and NaN.
+_KINDS = {_QUOTE: b"s", ord("t"): b"b", ord("f"): b"b", ord("n"): b"0", **dict.fromkeys(b"-0123456789IN", b"n")}
 
+# Names with their colons, other strings, brackets, numbers with all that stand beside them, words.
 _TOKEN = re.compile(
-    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+|[\[\]{},:]|[-0-9][-+.0-9eE, \t\r\n]*+(?:Infinity|NaN)?|[A-Za-z]++', re.DOTALL
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"[ \t\r\n]*+:|"|\\?\Z)|[\[\]{}]'
+    rb"|[-0-9][-+.0-9eE, \t\r\n]*+(?:Infinity|NaN)?+|[A-Za-z]++",
+    re.DOTALL,
 )
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -117,15 +122,15 @@ class _Scan:
         self._begins, self._last = [0], [_OBJECT]
         self._rows: set[bytes] = set()
         self._number = 0
-        self._is_name = self._is_in_string = False
-        for token in _FORM_TOKEN.findall(form):
-            if token == b'"':
-                self._is_in_string = True  # a value's: names are never cut
-            elif token.startswith(b'"'):
+        tokens = _FORM_TOKEN.findall(form)
+        self._is_in_string = tokens[-1:] == [b'"']  # a value's: names are never cut
+        for token in tokens[:-1] if self._is_in_string else tokens:
+            if token in _BRACKETS:
+                self._take(token)
+            elif token[0] == _QUOTE:
                 self._put(token)
             else:
-                self._take(token, token)
-        self._is_name = len(self._last) > 1  # behind a comma
+                self._put_value(token)
 
     def look(self, text: bytes) -> bytes:
         at = 0
@@ -135,45 +140,40 @@ class _Scan:
                 return bytes(self._form + b'"')
             at = rest.end()
         tokens = _TOKEN.findall(text, at)
-        for token in tokens:
-            first = token[0]
-            if first == _QUOTE:
-                is_cut = token is tokens[-1] and not _STRING.fullmatch(token)
-                if not (self._is_name and self._last[-1] == _OBJECT):
-                    self._put_value(b"s")
-                elif is_cut:
-                    raise _NoForm
-                else:
-                    self._put(token)
-                if is_cut:
-                    return bytes(self._form + b'"')
-            elif token in _WORDS:
-                self._put_value(_WORDS[token])
-            elif first in b"[]{}":
-                self._take(token, token)
-            elif token in (b",", b":"):
-                self._is_name = token == b","
+        is_cut = bool(tokens) and tokens[-1][0] == _QUOTE and not _STRING.match(tokens[-1])
+        form, kinds, open_ones = self._form, _KINDS, self._last
+        for token in tokens[:-1] if is_cut else tokens:
+            kind = kinds.get(token[0])
+            if kind is None:
+                self._take(token)
+            elif token[-1] == _COLON:
+                self._put(token[:-1].rstrip(_SPACE))
+            elif kind == b"n" and (self._in_detail or len(token) >= _DIGITS):
+                self._put_numbers(token)
+            elif open_ones[-1] == _OBJECT and len(form) < LONGEST:
+                form += kind
             else:
-                self._put_number(token)
-        return bytes(self._form)
+                self._put_value(kind)
+        if is_cut:
+            if len(open_ones) > 1 and open_ones[-1] == _OBJECT and form[-1] != _QUOTE:
+                raise _NoForm  # within a name
+            self._put_value(b"s")
+            form += b'"'
+        return bytes(form)
 
-    def _take(self, token: bytes, kind: bytes) -> None:
-        """A bracket, or a value of some kind."""
-        if token in (b"[", b"{"):
+    def _take(self, bracket: bytes) -> None:
+        if bracket in (b"[", b"{"):
             if len(self._last) > DEEPEST:
                 raise _NoForm
             self._begins.append(len(self._form))
-            self._last.append(_OBJECT if token == b"{" else -1)
-            self._is_name = token == b"{"
-            self._put(token)
-        elif token in (b"]", b"}"):
+            self._last.append(_OBJECT if bracket == b"{" else -1)
+            self._put(bracket)
+        else:
             if len(self._last) == 1:
                 raise _NoForm
-            self._put(token)
+            self._put(bracket)
             self._last.pop()
             self._end_value(self._begins.pop())
-        else:
-            self._put_value(kind)
 
     def _put(self, token: bytes) -> None:
         if len(self._form) + len(token) > LONGEST:
@@ -184,11 +184,10 @@ class _Scan:
         self._put(kind)
         self._end_value(len(self._form) - 1)
 
-    def _put_number(self, numbers: bytes) -> None:
-        """One, or several with commas between them and behind the last; more than one of them are in a list."""
-        self._is_name = numbers.rstrip(_SPACE).endswith(b",")
+    def _put_numbers(self, numbers: bytes) -> None:
+        """One, or several with commas between them, in a list."""
         if not self._in_detail:
-            if len(numbers) >= _DIGITS and _BIG_NUMBER.search(numbers):
+            if _BIG_NUMBER.search(numbers):
                 raise _NoForm
             self._put_value(b"n")
             return
