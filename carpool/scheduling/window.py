@@ -24,16 +24,19 @@ class Window:
     anything learned.
 
     How many may be out at once does where `limits.learns_in_flight`: one for each batch that the predictor works on at
-    a time, and another one that is full, or leaves just in time to arrive when the predictor is done. `tick` is the
-    grain of the timers that carry out its waits, in seconds.
+    a time, and another one that is full, or leaves just in time to arrive when the predictor is done. As long as it is
+    not known when that is, one in so many goes beside another to find out. `tick` is the grain of the timers that carry
+    out its waits, in seconds.
     """
 
-    # State: what was learned of the predictor; what batching itself takes decides nothing here, and is only shown.
+    # State: what was learned of the predictor, and how many batches in a row had it to themselves; what batching itself
+    # takes decides nothing here, and is only shown.
     def __init__(self, limits: Limits, tick: float = 0.0) -> None:
         self.predictor = PredictorModel(limits)
         self.own_time = own_time.OwnTimeModel()
         self._limits = limits
         self._grain = max(tick / 2, tuning.SHORTEST_WAIT)
+        self._lone = 0  # batches in a row that left while no other was out
 
     def choose(self, backlog: Backlog, now: float) -> Decision:
         """Collect until the oldest request has waited long enough, or a queue is full."""
@@ -70,8 +73,10 @@ class Window:
             return Wait(None, math.inf)
         if queue.is_full:
             return None
-        if predictor.out >= predictor.places or not predictor.knows_overhead:
+        if predictor.out >= predictor.places:
             return Wait(None, math.inf)
+        if not predictor.knows_overhead:
+            return None if self._lone >= tuning.PROBE_EVERY else Wait(None, math.inf)
         lead = min(self._grain, max(predictor.overhead, tuning.SHORTEST_WAIT))
         if now < predictor.free_at - lead:
             return Wait(predictor.free_at - lead / 2, predictor.free_at - lead)
@@ -85,6 +90,7 @@ class Window:
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
         if self._limits.learns_in_flight:
+            self._lone = 0 if self.predictor.out else self._lone + 1
             self.predictor.sent(batch, now)
 
     def completed(self, batch: Batch, now: float) -> None:

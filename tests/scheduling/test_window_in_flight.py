@@ -64,6 +64,24 @@ def test_while_the_way_there_is_unknown_only_a_full_one_goes_beside_another(driv
     assert driven.sizes == [1, 1]
 
 
+def test_after_so_many_lone_ones_one_goes_beside_another_to_show_how_their_times_overlap(driven):
+    for number in range(tuning.PROBE_EVERY - 1):
+        driven.submit(f"lone-{number}")
+        driven.pass_time(0.015)
+        driven.answer()
+    driven.sent.clear()
+    driven.submit("a")
+    driven.pass_time(0.005)
+    driven.submit("b")
+    driven.pass_time(0.004)
+    assert driven.sizes == [1]
+    driven.pass_time(0.002)
+    assert driven.sizes == [1, 1]
+    driven.submit("c")
+    driven.pass_time(0.006)
+    assert driven.sizes == [1, 1]
+
+
 def test_nothing_is_due_earlier_than_without_learning(driven):
     teach(driven)
     driven.submit("a")

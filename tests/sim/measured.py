@@ -158,6 +158,15 @@ def adaptive_policy() -> engine.MakeScheduler:
     return contenders.production(make_policy, SIZE, contenders.ADAPTIVE_MAX_LATENCY, most, True, OnEventLoop)
 
 
+def learning_window(seconds: float) -> engine.MakeScheduler:
+    """A window that finds out how many batches are in flight."""
+
+    def make_policy(bounds: limits.Limits) -> window.Window:
+        return window.Window(bounds, contenders.TICK)
+
+    return contenders.production(make_policy, SIZE, seconds, contenders.MOST_IN_FLIGHT, True, OnEventLoop)
+
+
 def windows(scene: Scene) -> dict[str, engine.MakeScheduler]:
     """The sweep for a scene: windows, with as many in flight as may be good."""
     sweep = {

@@ -36,6 +36,15 @@ def test_no_window_is_better(scene):
     assert all(ratio <= CHANCE[figure] for figure, ratio in found.ratios.items()), measured.words(found)
 
 
+@pytest.mark.parametrize("predictor", ["in stages", "serial", "on two workers"])
+def test_a_window_that_learns_how_many_are_in_flight_is_no_worse_than_with_two(predictor):
+    scene = Scene(predictor, Kind.POISSON, 0.5)
+    learning = measured.figures(scene, measured.learning_window(0.0018), 2.0, SEEDS)
+    two = measured.figures(scene, measured.windows(scene)["1.8 ms, 2"], 2.0, SEEDS)
+    assert learning.p50 <= CHANCE["p50"] * two.p50
+    assert learning.p99 <= CHANCE["p99"] * two.p99
+
+
 def learned(scene: Scene, seconds: float) -> list[dict[str, float]]:
     """What the policy had learned, each time that a twentieth of the run was over."""
     make, found, cores = measured.adaptive_policy(), [], []
