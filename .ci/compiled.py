@@ -32,7 +32,8 @@ MODULES = {
     "carpool": """
         measures
         runtime.deadline_timer runtime.driver
-        scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.call_limits scheduling.isolation
+        scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.call_limits scheduling.full_size
+        scheduling.isolation
         scheduling.learned_limits scheduling.ledger scheduling.limits scheduling.messages scheduling.own_time
         scheduling.packing scheduling.policy scheduling.predictor_model scheduling.queues scheduling.scheduler
         scheduling.suspicion scheduling.tuning scheduling.window
