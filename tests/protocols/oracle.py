@@ -11,12 +11,11 @@ import fractions
 import itertools
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Rule = Mapping[str, Any]
 Place = tuple[str, ...]
-FORMS_ARE_KEPT_APART = False
 
 
 class Passed(Exception):
@@ -120,28 +119,44 @@ def squeezed(text: str) -> str:
 # --- forms ------------------------------------------------------------------------------------------------------
 
 
-def form(row: Node) -> Hashable:
-    """What rows have to agree in to share a call: kinds and names, in order, but no values and no lengths."""
-    if row.members is not None:
-        return ("object", *((written, form(value)) for written, _, value in row.members))
-    if row.elements is not None:
-        return ("list", *_runs(row.elements))
-    return _runs((row,))[0]
+def forms_of(rows: Sequence[Node]) -> tuple[Hashable, ...]:
+    """What the rows of requests have to agree in to share a call, each form as often as it comes first: names in order,
+    nesting and kinds, but no values and no lengths.
+
+    Whole numbers and decimals are one kind, unless a whole number among the rows may be one that no float can tell from
+    its neighbours, which beside a decimal it would become.
+    """
+    is_precise = has_large(rows)
+    numbers = _number([row for row in rows if row.kind == "number"], is_precise)
+    return tuple(dict.fromkeys(numbers if row.kind == "number" else _form(row, is_precise) for row in rows))
 
 
-def _runs(values: Sequence[Node]) -> list[Hashable]:
-    """The forms of values, those of equal neighbours once. Of integers that no float can tell apart and decimals an
-    array becomes another than of either, so numbers side by side are of the kind that all of them are."""
-    found: list[Hashable] = []
-    for is_number, run in itertools.groupby(values, lambda each: each.kind == "number"):
-        if is_number:
-            texts = [each.text for each in run]
-            marks = {"decimal" if re.search("[.eE]", text) else len(text.lstrip("-")) > 15 for text in texts}
-            found.append(("number", frozenset(marks) if True in marks else frozenset()))
-        else:
-            listed = [form(each) if each.kind in ("list", "object") else each.kind for each in run]
-            found += [each for each, _ in itertools.groupby(listed)]
-    return found
+def has_large(values: Iterable[Node]) -> bool:
+    """Whether a whole number of 16 digits or more is among these, or anywhere in them."""
+    return any(
+        (each.is_integer and len(each.text.lstrip("-")) > 15)
+        or has_large(each.elements or [value for _, _, value in each.members or ()])
+        for each in values
+    )
+
+
+def _form(value: Node, is_precise: bool) -> Hashable:
+    if value.members is not None:
+        return ("object", *((written, _form(inner, is_precise)) for written, _, inner in value.members))
+    if value.elements is None:
+        return _number([value], is_precise) if value.kind == "number" else value.kind
+    runs = [(kind, list(run)) for kind, run in itertools.groupby(value.elements, lambda each: each.kind)]
+    told = [
+        each
+        for kind, run in runs
+        for each in ([_number(run, is_precise)] if kind == "number" else [_form(each, is_precise) for each in run])
+    ]
+    return ("list", *[each for each, _ in itertools.groupby(told)])
+
+
+def _number(numbers: Sequence[Node], is_precise: bool) -> Hashable:
+    """What numbers side by side are."""
+    return ("number", frozenset(each.is_integer for each in numbers) if is_precise else None)
 
 
 # --- places -----------------------------------------------------------------------------------------------------
@@ -224,12 +239,7 @@ def understand_v1(body: bytes) -> Request:
     if not listed.elements:
         raise Refused("no list with anything in it")
     others = [(written, value.text) for written, each, value in node.members or () if each != name]
-    return Request((name, *others, _forms_of(listed.elements)), {(name,): listed.elements}, len(listed.elements))
-
-
-def _forms_of(rows: Sequence[Node]) -> Hashable:
-    """The forms of all rows: each as often as it comes first."""
-    return tuple(dict.fromkeys(map(form, rows))) if FORMS_ARE_KEPT_APART else ()
+    return Request((name, *others, forms_of(listed.elements)), {(name,): listed.elements}, len(listed.elements))
 
 
 def understand(rule: Rule, body: bytes) -> Request:
@@ -243,6 +253,8 @@ def understand(rule: Rule, body: bytes) -> Request:
 def _understood(rule: Rule, node: Node) -> Request:
     stream = node.member("stream")
     if node.has_twins or (stream is not None and stream.text not in ("false", "null", "0")):
+        raise Passed
+    if any(each.text not in ("false", "null") for place in places(rule.get("alone_if")) if (each := find(node, place))):
         raise Passed
     found = next((found for place in places(rule["list"]) if (found := _lists_of_rows(rule, node, place))), None)
     if found is None:
@@ -295,7 +307,7 @@ def _kinds(rule: Rule, rows: Sequence[Node]) -> Hashable:
     """What the rows of one list have to have in common with those of others; None if they have too little of it."""
     if rule.get("same_members") and len({_table(row) for row in rows}) > 1:
         return None
-    return are_tokens(rule, rows), _forms_of(rows)
+    return are_tokens(rule, rows), forms_of(rows)
 
 
 def _table(row: Node) -> Hashable:
@@ -308,6 +320,16 @@ def are_tokens(rule: Rule, rows: Sequence[Node]) -> bool:
     """Whether these are lists of token ids."""
     listed = all(row.elements is not None and all(each.is_integer for each in row.elements) for row in rows)
     return bool(rule.get("token_ids")) and listed
+
+
+def weight(rule: Rule, request: Request, start: int = 0, stop: int | None = None) -> tuple[int, bool]:
+    """By what counts are shared out among rows of several requests: their tokens, which the other value tells, or bytes
+    of all that is cut with them."""
+    along = places(rule.get("along"))
+    rows = [row for place, each in request.lists.items() if place not in along for row in each[start:stop]]
+    if are_tokens(rule, rows):
+        return sum(len(row.elements or ()) for row in rows), True
+    return sum(len(row.text.encode()) for each in request.lists.values() for row in each[start:stop]), False
 
 
 # --- answers ----------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ def rules(draw: st.DrawFn, *given: str) -> oracle.Rule:
         "same_members": st.booleans(),
         "kinds": st.lists(st.sampled_from(["string", "list", "object", "number"]), min_size=2, unique=True),
         "alone_with": st.just(["b"]),
+        "alone_if": st.just(["x"]),
     }
     for name, strategy in maybe.items():
         if strategy is not None and (name in given or draw(st.booleans())):
@@ -227,7 +228,9 @@ class Server(NamedTuple):
         company = hashlib.blake2b(repr(asked.key).encode(), digest_size=4).hexdigest()
         rows = [repr([each.text for each in row]) for row in zip(*asked.lists.values(), strict=True)]
         rows = [*rows, *["none"] * more][: max(0, len(rows) + more)]
-        gaps: dict[Any, str] = {place: str(self.count(asked)) for (place,) in filter(_is_gap, self.template)}
+        gaps: dict[Any, str] = {
+            place: str(oracle.weight(self.rule, asked)[0]) for (place,) in filter(_is_gap, self.template)
+        }
         for place in self.lists:
             told = [self._row(f"{place} {row}", company, number) for number, row in enumerate(rows)]
             if order is not None and "index" in self.rule:
@@ -235,13 +238,6 @@ class Server(NamedTuple):
             is_bare = asked.one == "unwrapped" or (asked.one == "by_row" and told[0].startswith("["))
             gaps[place] = told[0] if is_bare else f"[{self.gap}{f'{self.gap},{self.gap}'.join(told)}{self.gap}]"
         return texts.fill(self.template, gaps | dict(counts)).encode()
-
-    def count(self, asked: oracle.Request, start: int = 0, stop: int | None = None) -> int:
-        """What it counts for some rows of a request."""
-        rows = [row for each in asked.lists.values() for row in each[start:stop]]
-        if oracle.are_tokens(self.rule, rows):
-            return sum(len(row.elements or ()) for row in rows)
-        return sum(len(row.text.encode()) for row in rows)
 
     def _row(self, row: str, company: str, number: int) -> str:
         dice = random.Random(row)

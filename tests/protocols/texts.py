@@ -90,7 +90,7 @@ def shapes(draw: st.DrawFn, kinds: Sequence[str], has_lengths: bool = False, dep
         few = st.integers(1, 3) if has_lengths else st.sampled_from([0, 0, 1, 2])
         return ("list", *draw(st.lists(st.tuples(inner, few), max_size=3)))
     if kind == "object":
-        named = draw(st.lists(names, max_size=3))  # one may be there twice
+        named = draw(st.lists(names, max_size=3, unique=has_lengths))  # one may be there twice, but not in a table
         return ("object", *((draw(keys(name)), draw(inner)) for name in named))
     return kind
 

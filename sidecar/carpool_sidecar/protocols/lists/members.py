@@ -13,12 +13,13 @@ from collections.abc import Hashable, Iterable, Sequence
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows
+from carpool_sidecar.protocols import forms, json_rows
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _WHOLE, _LARGE, _FRACTION, _TEXT, _TRUTH, _NULL, _LIST, _MEMBERS = (1 << place for place in range(8))
 _MARKS = {ord('"'): _TEXT, ord("t"): _TRUTH, ord("f"): _TRUTH, ord("n"): _NULL, ord("["): _LIST, ord("{"): _MEMBERS}
+_NESTED = _LIST | _MEMBERS
 # More digits may not fit 64 bits, and numpy takes another type for those.
 _DIGITS = 18
 # Names are text of callers, and what they are part of is kept.
@@ -28,7 +29,8 @@ _MOST_VALUES = 20_000
 
 
 def of(rows: Sequence[msgspec.Raw]) -> Hashable:
-    """Equal for rows with the same names or number of members, and the same kinds of values in each place.
+    """Equal for rows with the same names or number of members, and the same kinds of values in each place, those of one
+    form where they are lists or objects.
 
     Raises `errors.Unbatchable` for rows that differ in their names, in their number of members, or in being lists or
     objects at all, and for rows with more than 20,000 values, as far as commas tell.
@@ -50,11 +52,16 @@ def of(rows: Sequence[msgspec.Raw]) -> Hashable:
     (name, *others) = names
     if others:
         raise errors.Unbatchable(errors.NotBatched.SHAPE)
-    columns = bytes([_together(map(_mark, column)) for column in zip(*values, strict=True)])
+    by_column = list(zip(*values, strict=True))
+    columns = bytes([_together(map(_mark, column)) for column in by_column])
     inner = _together(_inside(value) for each in values for value in each) if any(m & _LIST for m in columns) else 0
+    nested = b""
+    if any(m & _NESTED for m in columns):
+        found = [sorted({forms.of(b"[%b]" % value) for value in each if _mark(value) & _NESTED}) for each in by_column]
+        nested = hashlib.blake2b(repr(found).encode(), digest_size=16).digest()
     if isinstance(name, tuple) and sum(map(len, name)) > _LONG:
         name = hashlib.blake2b(repr(name).encode(), digest_size=16).digest()
-    return name, columns, inner
+    return name, columns, inner, nested
 
 
 def _mark(value: msgspec.Raw) -> int:
