@@ -188,7 +188,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
 	@$(compile) tests/bench/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o tests/bench/demo.txt
 	@$(compile) tests/bench/gpu/requirements.in -o tests/bench/gpu/requirements.txt
-	@for name in clients mlflow; do $(compile) e2e/lists/requirements/$$name.in -o e2e/lists/requirements/$$name.txt; done
+	@for name in clients mlflow tables; do $(compile) e2e/lists/requirements/$$name.in -o e2e/lists/requirements/$$name.txt; done
 	@for name in embedder kserve; do $(compile) e2e/lists/requirements/$$name.in -c predictor/requirements.txt \
 	  -o e2e/lists/requirements/$$name.txt; done
 	@$(compile) --no-deps e2e/lists/requirements/vllm.in -o e2e/lists/requirements/vllm.txt

@@ -55,6 +55,24 @@ def kserve(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
+def tables(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """KServe's Python server with models of scikit-learn, XGBoost and LightGBM."""
+    yield from _server(peers.Tables, say, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def mlserver(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """MLServer, as in `e2e/triton`."""
+    yield from _server(lambda folder, _: servers.MLServer(folder), say, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def documented(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """What the documents of TensorFlow Serving and of Hugging Face's toolkit say."""
+    yield from _server(peers.Documented, say, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
 def mlflow_frame(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
     """MLflow's server with a model of columns."""
     yield from _server(peers.MLflowFrame, say, tmp_path_factory)

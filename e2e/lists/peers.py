@@ -61,6 +61,7 @@ class Environment(NamedTuple):
 CLIENTS = Environment("clients", (_REQUIREMENTS / "clients.txt",))
 MLFLOW = Environment("mlflow", (_REQUIREMENTS / "mlflow.txt",))
 EMBEDDER = Environment("embedder", (_TORCH, _REQUIREMENTS / "embedder.txt"))
+TABLES = Environment("tables", (_REQUIREMENTS / "tables.txt",))
 KSERVE = Environment("kserve", (_TORCH, _REQUIREMENTS / "kserve.txt", _REQUIREMENTS / "vllm.txt"))
 
 
@@ -131,6 +132,25 @@ class KServe(_Server):
 
     def command(self) -> Sequence[str]:
         return [str(KSERVE.program()), str(SERVERS / "kserve_server.py"), str(self.http_port)]
+
+
+class Tables(_Server):
+    """`servers/tables.py`."""
+
+    name = "tables"
+    environment = TABLES
+
+    def command(self) -> Sequence[str]:
+        return [str(TABLES.program()), str(SERVERS / "tables.py"), str(self.http_port)]
+
+
+class Documented(_Server):
+    """`servers/documented.py`."""
+
+    name = "documented"
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, str(SERVERS / "documented.py"), str(self.http_port)]
 
 
 class MLflow(_Server):
