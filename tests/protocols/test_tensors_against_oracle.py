@@ -21,7 +21,6 @@ from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_grpc import tensors as grpc_tensors
 from carpool_sidecar.protocols.v2_http import codec as http_codec
-from carpool_sidecar.protocols.v2_http import tensors as http_tensors
 from tests.protocols.v2_grpc import echo_model
 from tests.protocols.v2_grpc.test_grpc_tensors import as_list
 from tests.protocols.v2_http import v2_server
@@ -159,7 +158,9 @@ class Http:
         return v2_server.serve(body, dict(headers), self._is_nested)
 
     def alone(self, caller: Caller) -> interface.RenderedResponse:
-        reply = self.predict(caller.body, http_tensors.headers(caller.json_size))
+        kind = "application/json" if caller.json_size is None else "application/octet-stream"
+        size = () if caller.json_size is None else ((v2_server.HEADER, str(caller.json_size)),)
+        reply = self.predict(caller.body, (("Content-Type", kind), *size))
         return interface.RenderedResponse(
             tuple((each.decode().title(), value.decode()) for each, value in reply.headers.items()), (reply.body,)
         )
