@@ -30,7 +30,7 @@ from tests.protocols.v2_http import v2_server
 pytestmark = pytest.mark.timeout(300)  # thousands of requests
 
 # Everything that comes at one moment leaves together.
-_TOGETHER = {"max_latency": 50.0, "max_batch_size": 256, "max_queue_instances": 10_000}
+_TOGETHER = {"max_latency": 50.0, "max_batch_size": 256, "max_queue_instances": 10_000, "max_body_bytes": 8_000_000}
 _PATHS = {
     "openai-embeddings": "/v1/embeddings", "tei-embed": "/embed", "hf-toolkit": "/predict", "mlflow": "/ml/invocations",
     "tfserving-columns": "/v1/models/m:predict", "tfserving-classify": "/v1/models/m:classify",
@@ -76,7 +76,7 @@ class Stub(lane.Lane):
                 {"name": "m", "platform": "", "inputs": [], "outputs": []}, status=200 if is_known else 404
             )
         self.calls += 1
-        return self.behave(request.path_qs, request.headers, await request.read())
+        return self.behave(request.path_qs, request.headers, await request.content.read())
 
     async def ask(self, asked: Sequence[Asked]) -> list[Answer]:
         """All at once, each on a connection of its own."""
@@ -159,6 +159,31 @@ def test_each_caller_of_a_list_gets_what_it_would_get_alone(
 ) -> None:
     is_predict = path.endswith(":predict")  # at which a garbled body may be of another kind
     scene = data.draw(scenes.scenes(least=2, rule=_RULES.get(path, scenes.V1), has_garbage=not is_predict))
+    asked = [data.draw(written(path, body, _JSON)) for body in scene.bodies]
+    check(stubs, virtual_loop, path, scene, asked)
+
+
+@streams.examples(8)
+@given(st.sampled_from([_V1, _V1, *_RULES]), st.integers(0, 3), st.data())
+def test_bodies_and_answers_that_are_read_in_steps_are_no_others(
+    stubs: list[Stub], virtual_loop: asyncio.AbstractEventLoop, path: str, which: int, data: st.DataObject
+) -> None:
+    scene = data.draw(scenes.scenes(least=2, rule=_RULES.get(path, scenes.V1), has_garbage=False))
+    bodies = list(scene.bodies)
+    if which:  # white space before the first row is nobody's
+        request = scenes.understand(scene.rule, bodies[0])
+        at = next(iter(request.lists.values()))[0].start
+        text = bodies[0].decode()
+        bodies[0] = f"{text[:at]}{' ' * 1_200_000}{text[at:]}".encode()
+    if which != 1:
+        scene = scene._replace(server=scene.server._replace(gap=" " * 300_000))
+    check(stubs, virtual_loop, path, scene, [data.draw(written(path, body, _JSON)) for body in bodies])
+
+
+def check(
+    stubs: list[Stub], loop: asyncio.AbstractEventLoop, path: str, scene: scenes.Scene, asked: Sequence[Asked]
+) -> None:
+    """Both lanes answer all callers as the scene's server would answer each alone."""
 
     def behave(target: str, headers: Mapping[str, str], body: bytes) -> web.Response:
         assert target == path
@@ -168,10 +193,9 @@ def test_each_caller_of_a_list_gets_what_it_would_get_alone(
             answer = b"passed: " + body
         return web.Response(body=answer, content_type="application/json")
 
-    asked = [data.draw(written(path, body, _JSON)) for body in scene.bodies]
     for stub in stubs:
         stub.behave = behave
-        found = virtual_loop.run_until_complete(stub.ask(asked))
+        found = loop.run_until_complete(stub.ask(asked))
         event(f"{len(asked)} requests in {stub.calls} calls")
         for body, got in zip(scene.bodies, found, strict=True):
             alone = behave(path, {}, body).body
