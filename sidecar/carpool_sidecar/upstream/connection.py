@@ -52,7 +52,9 @@ _WORTH_A_PIECE = 2 * 1024
 _LARGE = 2 * 1024 * 1024
 _SLICE = 512 * 1024
 
-# Linux alone has it. It holds for what came until now; the kernel forgets it.
+# Linux alone has it. It holds for what came until now; the kernel forgets it. After more bytes than that nobody waits:
+# only what is smaller than a segment is held back.
+_WORTH_CONFIRMING: Final = 16 * 1024
 _ACKNOWLEDGE: Final[int] = getattr(socket, "TCP_QUICKACK", 0)
 
 
@@ -169,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if outcome is not None:
                 self._finish(outcome, reader.keep_alive and not self._is_spent)
-            elif _ACKNOWLEDGE:
+            elif _ACKNOWLEDGE and nbytes < _WORTH_CONFIRMING:
                 self._acknowledge()
 
     def _acknowledge(self) -> None:
