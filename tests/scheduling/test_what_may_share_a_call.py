@@ -431,10 +431,16 @@ def test_lengths_that_are_tried_together_again_cost_no_budget():
     weight=st.integers(60, 400),
     in_flight=st.integers(1, 3),
     is_adaptive=st.booleans(),
+    has_traits=st.booleans(),
     groups=st.lists(
         st.tuples(
             st.lists(
-                st.tuples(st.sampled_from(["3", "5", "9", "60", "5+9"]), st.integers(1, 40), st.sampled_from("xy")),
+                st.tuples(
+                    st.sampled_from(["3", "5", "9", "60", "5+9"]),
+                    st.integers(1, 40),
+                    st.sampled_from("xy"),
+                    st.sampled_from([False] * 9 + [True]),
+                ),
                 min_size=1,
                 max_size=20,
             ),
@@ -445,14 +451,23 @@ def test_lengths_that_are_tried_together_again_cost_no_budget():
     ),
 )
 def test_who_could_be_answered_alone_is_answered_and_who_could_not_is_told_so(
-    mixes, most, weight, in_flight, is_adaptive, groups
+    mixes, most, weight, in_flight, is_adaptive, has_traits, groups
 ):
-    policy = {"policy": adaptive.Adaptive} if is_adaptive else {}
-    driven = Particular(mixes, most, weight, max_in_flight=in_flight, retry_budget=100, **policy)
+    chosen = {"policy": adaptive.Adaptive} if is_adaptive else {}
+    if has_traits:
+        chosen["traits"] = {"content": lambda request: request.tag, "origin": lambda request: request.tag[0]}
+    driven = Particular(mixes, most, weight, max_in_flight=in_flight, retry_budget=100, **chosen)
+    spoilt: set[str] = set()
+    driven.spoilt = spoilt
     for group, seconds in groups:
-        start = len(driven.requests)
-        asked = [(f"r{start + n}:{length}", rows, key) for n, (length, rows, key) in enumerate(group)]
-        driven.submit_all(*[(*each, None, sum(map(length_of, driven.make(*each).payload))) for each in asked])
+        asked = []
+        for number, (length, rows, key, is_bad) in enumerate(group, len(driven.requests)):
+            name = f"{key}{number}:{length}"
+            payload = [f"{name}/{row}" for row in range(rows)]
+            asked.append((name, rows, key, None, sum(map(length_of, payload))))
+            if is_bad:
+                spoilt.add(payload[number % rows])
+        driven.submit_all(*asked)
         driven.settle()
         driven.pass_time(seconds)
         driven.settle()
@@ -469,6 +484,7 @@ def test_who_could_be_answered_alone_is_answered_and_who_could_not_is_told_so(
         lengths = list(map(length_of, rows))
         if name in driven.answers:
             assert driven.answers[name] == rows
+            assert spoilt.isdisjoint(rows)
         else:
             could = (mixes or len(set(lengths)) == 1) and len(rows) <= most and sum(lengths) <= weight
-            assert not could, name
+            assert not could or not spoilt.isdisjoint(rows), name
