@@ -68,7 +68,7 @@ class _Calls(spans.Source):
     def caller(self, request: messages.Request) -> Any:
         """Implements `spans.Source`."""
         # In a copy, as the parts of one call may be looked at by several threads; copying is cheap.
-        context: contextvars.Context = request.context.copy()  # type: ignore[attr-defined] # they are `work.Call`
+        context = request.contexts()[0].copy()  # type: ignore[attr-defined] # they are `calls.Call`
         found = context.run(trace.get_current_span).get_span_context()
         return found if found.is_valid else None
 

@@ -23,13 +23,13 @@ import weakref
 from asyncio import AbstractEventLoop, events
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from carpool import errors
+from carpool.functions import calls, futures, hosts, inline, options, stats, streams, waiting, work
 from carpool.functions import errors as failures
-from carpool.functions import futures, hosts, inline, options, stats, streams, waiting, work
 from carpool.runtime import driver
-from carpool.scheduling import adaptive, limits, messages, policy, scheduler, window
+from carpool.scheduling import adaptive, limits, messages, policy, window
 from carpool.scheduling import backlog as backlogs
 from carpool.workers import worker
 
@@ -43,6 +43,10 @@ _EXIT_STEP = 0.002
 
 MakeHost = Callable[["Batcher"], hosts.Host]
 MakeTracing = Callable[["Batcher"], stats.Tracing]
+
+
+Plan = tuple[calls.Key, float | None, int]
+"""The key, the timeout and the priority of calls that may travel as one."""
 
 
 # What makes spans of what new batchers do; set by `trace_all`.
@@ -81,9 +85,9 @@ class Batcher:
     """
 
     # Mutable state: the options; _operations, what is still to happen, and _lock, held by whoever is at it; _outbox,
-    # what callers are still to be told; _arrived, calls of this turn of the event loop _flushing; and under the lock
-    # the driver, the host, and _closing, who waits for the end. _telling has a member for each thread that hands out,
-    # and _ended those who are told last.
+    # what callers are still to be told; _arrived, calls of this turn of the event loop _flushing, of which _gathering
+    # may be joined, both under _joining; and under the lock the driver, the host, and _closing, who waits for the end.
+    # _telling has a member for each thread that hands out, and _ended those who are told last.
     def __init__(
         self,
         name: str,
@@ -114,14 +118,16 @@ class Batcher:
         self._lock = threading.RLock()  # which knows whose it is
         self._operations: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._outbox: deque[Any] = deque()
-        self._arrived: list[work.Call] = []
+        self._joining = threading.RLock()
+        self._arrived: list[calls.Call] = []
+        self._gathering: dict[Plan, calls.Turn] = {}
         self._flushing: AbstractEventLoop | None = None
         self._closing: list[futures.Future[None]] = []
         self._telling: list[None] = []
         self._ended: list[futures.Future[None]] = []
         self.limits = limits.Limits()
         self.options.fill(self.limits, self._most, self._learns_in_flight)
-        self.core = scheduler.Scheduler(self.limits, self._policy(), self.clock, driver.new_batch_id)
+        self.core = calls.Turns(self.limits, self._policy(), self.clock, driver.new_batch_id)
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
         self.host.set_most(self.options.max_in_flight or self._most)
@@ -138,23 +144,46 @@ class Batcher:
 
     # --- what callers do ---------------------------------------------------------------------------------------
 
-    def submit(self, call: work.Call) -> None:
-        """Put a call in: `payload` holds its items, of `rows` rows; `tag` takes the outcome."""
-        call.replier = self
-        call.tag.call = call
+    def turn(
+        self, plan: Plan, arguments: calls.Arguments, owner: object, on_close: Callable[[], object]
+    ) -> calls.Turn | None:
+        """What others called in this turn of the running loop by the same plan, or a new one; None without a loop."""
+        loop = events._get_running_loop()
+        if loop is None or inline.depth:
+            return None
+        found = self._gathering.get(plan)
+        if found is None or found.loop is not loop or found.is_full:
+            key, timeout, priority = plan
+            found = calls.Turn(key, timeout, priority, loop, self.room(), self._joining, on_close)
+            found.arguments, found.owner, found.replier = arguments, owner, self
+            self.submit(found)
+            self._gathering[plan] = found
+        return found
+
+    def room(self) -> int:
+        """How many items may go as one call: as many as make the batches full, as if each had come alone."""
+        chosen, size = self.options, self.options.max_batch_size
+        if chosen.small_batch_threshold or chosen.allowed_batch_sizes or self.recorder.tracing is not None:
+            return 1  # there it matters how many items a call has
+        return size - (self.core.backlog.rows + sum([call.callers for call in self._arrived])) % size
+
+    def submit(self, call: calls.Call) -> None:
+        """Put a call in."""
         if inline.depth:
             self._run_inline(call)
             return
         loop = events._get_running_loop()
         if loop is None:
             self.post(self._submit, (call,))
-        else:
+            return
+        with self._joining:
             self._arrived.append(call)
-            if self._flushing is not loop:
-                self._flushing = loop
-                loop.call_soon(self.flush)
+        if self._flushing is not loop:
+            loop.call_soon(self.flush)
+            self._flushing = loop
 
-    def _run_inline(self, call: work.Call) -> None:
+    def _run_inline(self, call: calls.Call) -> None:
+        call.close()
         if self._is_closed:
             self._hand_refusal(call, errors.Draining())
             return
@@ -184,23 +213,20 @@ class Batcher:
     def flush(self) -> None:
         """Put in what was called in this turn of an event loop."""
         self._flushing = None
-        arrived = self._arrived
-        if arrived:
-            self._arrived = []
-            self.post(self._submit, arrived)
+        if not self._arrived:
+            return
+        with self._joining:
+            arrived, self._arrived, self._gathering = self._arrived, [], {}
+        self.post(self._submit, arrived)
 
-    def withdraw(self, call: work.Call) -> None:
-        """Nobody waits for a call any more."""
+    def withdraw(self, call: calls.Call) -> None:
+        """Somebody does not wait for a call any more; if it has members, others may."""
         self.flush()
         self.post(self._cancel, call)
 
     def check_may_block(self) -> None:
         """Raises RuntimeError if the running thread would wait for itself."""
         self.host.check_may_block(self.name)
-
-    def needs(self, call: work.Call | None) -> Sequence[waiting.Need]:
-        """Implements `waiting.Origin`."""
-        return ((self, call),)
 
     def thread_of(self, batch: messages.Batch) -> int | None:
         """Implements `waiting.Batcher`."""
@@ -225,7 +251,7 @@ class Batcher:
 
         What is not within `timeout` seconds is refused as `Closed`.
         """
-        closed: futures.Future[None] = futures.Future(self)
+        closed: futures.Future[None] = futures.Future(_Everything(self))
         self._closing.append(closed)
         self.flush()
         if self.host.is_running():
@@ -347,15 +373,19 @@ class Batcher:
             ended, self._ended = self._ended, []
             futures.settle([(future, None, None) for future in ended])
 
-    def _submit(self, calls: Sequence[work.Call]) -> None:
+    def _submit(self, arrived: Sequence[calls.Call]) -> None:
         self.host.watch()
         # One that was cancelled before it was put in is done.
-        waiting = [call for call in calls if call.tag.call is not None]
+        waiting = [call for call in arrived if call.close()]
         if waiting:
             self.driver.submit_all(waiting)
 
-    def _cancel(self, call: work.Call) -> None:
-        self.driver.cancel(call)
+    def _cancel(self, call: calls.Call) -> None:
+        gone = self.core.leave(call)
+        if gone is None:
+            self.driver.cancel(call)
+        else:
+            self.recorder.abandoned += gone
 
     def poll(self) -> None:
         """A deadline may have passed; part of the sequence."""
@@ -365,6 +395,7 @@ class Batcher:
         adapts, adapted = chosen.max_latency is None, self.options.max_latency is None
         self.options = chosen
         chosen.fill(self.limits, self._most, self._learns_in_flight)
+        self.core.part_waiting()
         self.host.set_most(self.options.max_in_flight or self._most)
         if adapts != adapted:
             self.core.policy = self._policy()
@@ -416,10 +447,12 @@ class Batcher:
         """Refuse everything open, also what is in the arguments of an operation that failed, and begin with nothing."""
         core, operations, host = self.core, self._operations, self.host
         tracing = self.recorder.tracing
-        calls = [*self._arrived, *core.open_requests()]
+        lost = [*self._arrived, *cast(Sequence[calls.Call], core.open_requests())]
         for args in (failed, *(args for _, args in operations)):
             lists = [argument for argument in args if isinstance(argument, list | tuple)]
-            calls += [call for each in lists for call in each if isinstance(call, work.Call)]  # not results
+            lost += [call for each in lists for call in each if isinstance(call, calls.Call)]  # not results
+        for call in lost:
+            call.end() if is_fork else call.close()
         closing = [*self._closing, *self._ended]
         self._start()
         with contextlib.suppress(Exception):  # it may be in the midst of something
@@ -427,14 +460,14 @@ class Batcher:
             host.end()
         if tracing is not None and not is_fork:
             tracing.forget()
+        refusals = [each for call in lost for each in self._refusals(call, failures.Closed(f"{self.name}: {words}"))]
         if is_fork:
-            for call in calls:
-                call.tag.forget_locks()
-        if not is_fork:  # that happened in the parent
-            self.recorder.refused(failures.Closed(), len(calls))
-        refusals = [self._refusal(call.tag, failures.Closed(f"{self.name}: {words}")) for call in calls]
-        ended = [(future, None, None) for future in closing]
-        futures.settle([*(refusal for refusal in refusals if refusal is not None), *ended])
+            for call in lost:
+                for tag in call.tags():
+                    tag.forget_locks()
+        else:  # that happened in the parent
+            self.recorder.refused(failures.Closed(), sum([call.callers for call in lost]))
+        futures.settle([*refusals, *((future, None, None) for future in closing)])
 
     # --- the driver's executor and replier ---------------------------------------------------------------------
 
@@ -453,38 +486,34 @@ class Batcher:
 
     def refuse(self, request: Any, error: errors.CarpoolError) -> None:
         """Why there are none."""
-        self.recorder.refused(error)
+        self.recorder.refused(error, request.callers)
         self._outbox.append(functools.partial(self._hand_refusal, request, error))
 
     def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
         outcomes: list[futures.Settling] = []
-        for request, pieces in answers:
-            tag = request.tag
-            outcome: futures.Settling | None
-            if type(tag) is futures.Future:
-                result = pieces[0][2][0]
-                is_exception = issubclass(type(result), BaseException)
-                outcome = (tag, None, failures.own(result)) if is_exception else (tag, result, None)
-            else:
-                try:
-                    outcome = tag.answered([piece.predictions for piece in pieces])
-                except BaseException as error:  # of a merge, when it joins parts
-                    outcome = self._refusal(tag, error)
-            if outcome is not None:
-                outcomes.append(outcome)
+        arrived: list[float] = []
+        for answer in answers:
+            call: calls.Call = answer.request  # type: ignore[assignment] # what a driver is given are calls
+            arrived += [call.arrived] * call.callers
+            members = call.members
+            if members is not None:
+                outcomes += _outcomes(members, answer.pieces[0].predictions)
+                continue
+            try:
+                outcome = call.tag.answered([piece.predictions for piece in answer.pieces])
+                outcomes += [] if outcome is None else [outcome]
+            except BaseException as error:  # of a merge, when it joins parts
+                outcomes += self._refusals(call, error)
         futures.settle(outcomes)
-        self.recorder.finished([request.arrived for request, _ in answers], self.clock())
+        self.recorder.finished(arrived, self.clock())
 
-    def _hand_refusal(self, request: messages.Request, error: errors.CarpoolError) -> None:
-        outcome = self._refusal(request.tag, self._in_words(error))
-        if outcome is not None:
-            futures.settle([outcome])
+    def _hand_refusal(self, call: calls.Call, error: errors.CarpoolError) -> None:
+        futures.settle(self._refusals(call, self._in_words(error)))
 
-    def _refusal(self, tag: Any, error: BaseException) -> futures.Settling | None:
-        mine = failures.own(error)
-        if type(tag) is futures.Future:
-            return tag, None, mine
-        return tag.refused(mine)  # type: ignore[no-any-return]
+    def _refusals(self, call: calls.Call, error: BaseException) -> list[futures.Settling]:
+        if call.members is not None:
+            return [(future, None, failures.own(error)) for _, future, _ in call.members]
+        return [each for each in [call.tag.refused(failures.own(error))] if each is not None]
 
     def _in_words(self, error: errors.CarpoolError) -> errors.CarpoolError:
         """The scheduler's errors in the words of functions."""
@@ -507,6 +536,40 @@ class Batcher:
         if type(error) is errors.DeadlineExceeded:
             return errors.DeadlineExceeded(f"{self.name} gave no result within the timeout")
         return error
+
+
+class _Everything:
+    """What a batcher has accepted, as the source of a future that is done once all of it is answered."""
+
+    is_under_way = False
+
+    def __init__(self, by: Batcher) -> None:
+        self._by = by
+
+    def flush(self) -> None:
+        self._by.flush()
+
+    def withdraw(self, future: Any) -> None:
+        """It is answered all the same."""
+
+    def check_may_block(self) -> None:
+        self._by.check_may_block()
+
+    def needs(self) -> Sequence[waiting.Need]:
+        everything: waiting.Need = (self._by, None)
+        return (everything,)
+
+
+def _outcomes(members: Sequence[calls.Member], results: Sequence[Any]) -> list[futures.Settling]:
+    """A result for each, or an exception of its own."""
+    if len(members) == 1 and not issubclass(type(results[0]), BaseException):
+        return [(members[0][1], results[0], None)]
+    if any(issubclass(kind, BaseException) for kind in set(map(type, results))):
+        return [
+            (member[1], None, failures.own(result)) if failures.is_exception(result) else (member[1], result, None)
+            for member, result in zip(members, results, strict=True)
+        ]
+    return [(member[1], result, None) for member, result in zip(members, results, strict=True)]
 
 
 # --- the ends of processes --------------------------------------------------------------------------------------

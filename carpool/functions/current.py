@@ -51,9 +51,11 @@ class Batch:
         left, end = self._batch.dispatched, 0
         found: list[Member] = []
         for request, start, stop in self._batch.parts:
-            context: contextvars.Context = request.context  # type: ignore[attr-defined] # all of them are `work.Call`
-            found.append(Member(context, end, stop - start, max(0.0, left - request.arrived)))
-            end += stop - start
+            contexts: list[contextvars.Context] = request.contexts()  # type: ignore[attr-defined] # they are calls
+            items = 1 if len(contexts) > 1 else stop - start
+            for context in contexts:
+                found.append(Member(context, end, items, max(0.0, left - request.arrived)))
+                end += items
         return found
 
     def values(self, variable: contextvars.ContextVar[V], default: V) -> list[V]:
@@ -64,12 +66,12 @@ class Batch:
         return f"<carpool.Batch {self.id} of {self._batch.rows}, {self.reason}>"
 
 
-_running: contextvars.ContextVar[Batch] = contextvars.ContextVar("carpool.batch")
+variable: contextvars.ContextVar[Batch] = contextvars.ContextVar("carpool.batch")
 
 
 def batch() -> Batch:
     """The batch that the running function was called with. Raises RuntimeError outside of a batched function."""
-    found = _running.get(None)
+    found = variable.get(None)
     if found is None:
         raise RuntimeError("carpool.batch() works in a batched function only, in the thread or task that it runs in")
     return found
@@ -77,17 +79,17 @@ def batch() -> Batch:
 
 def running() -> messages.Batch | None:
     """The batch that the running code belongs to, if any: that of a batched function, or of a task that it started."""
-    found = _running.get(None)
+    found = variable.get(None)
     return None if found is None else found._batch
 
 
 def is_within(context: contextvars.Context) -> bool:
     """Whether this is the context of code that belongs to a batch."""
-    return _running in context
+    return variable in context
 
 
 def context_of(running: messages.Batch) -> contextvars.Context:
     """A context in which `batch()` is this one."""
     context = contextvars.Context()
-    context.run(_running.set, Batch(running))
+    context.run(variable.set, Batch(running))
     return context

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mappin
 from typing import Any
 
 from carpool import errors as carpool_errors
-from carpool.functions import batcher, futures, hosts, options, stats, streams, work
+from carpool.functions import batcher, calls, futures, hosts, options, stats, streams, work
 from carpool.functions import errors as failures
 from carpool.runtime import driver
 from carpool.workers import errors as worker_errors
@@ -111,8 +111,8 @@ class Function:
         if self._signature is not None and binding is Binding.FREE and _names_its_owner(self._signature):
             self.binding = Binding.INSTANCE
         self.has_simple_options = chosen.merge is None and chosen.cost is None and chosen.cache is None
-        self._known: dict[Hashable, tuple[work.Key, work.Arguments]] = {}
-        self._no_arguments: dict[bool, tuple[work.Key, work.Arguments]] = {}
+        self._known: dict[Hashable, tuple[calls.Key, calls.Arguments]] = {}
+        self._no_arguments: dict[bool, tuple[calls.Key, calls.Arguments]] = {}
         self._lock = threading.RLock()  # the garbage collector may come round and call
         self._sites: dict[int, tuple[weakref.ref[Any] | None, Site, weakref.finalize[Any, Any]]] = {}
 
@@ -134,7 +134,7 @@ class Function:
 
     # --- calls -------------------------------------------------------------------------------------------------
 
-    def no_arguments(self, *, has_owner: bool) -> tuple[work.Key, work.Arguments]:
+    def no_arguments(self, *, has_owner: bool) -> tuple[calls.Key, calls.Arguments]:
         """As `arguments` for a call without any."""
         found = self._no_arguments.get(has_owner)
         if found is None:
@@ -143,7 +143,7 @@ class Function:
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, has_owner: bool
-    ) -> tuple[work.Key, work.Arguments]:
+    ) -> tuple[calls.Key, calls.Arguments]:
         """The batch key of a call's other arguments, and these with defaults filled in.
 
         `has_owner` says that it is called on an instance or a class.
@@ -165,7 +165,7 @@ class Function:
 
     def _checked(
         self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], has_owner: bool
-    ) -> tuple[work.Key, work.Arguments]:
+    ) -> tuple[calls.Key, calls.Arguments]:
         before = (None,) * (1 + has_owner)
         try:
             bound = signature.bind(*before, *args, **kwargs)
@@ -250,7 +250,7 @@ class Site:
     ) -> None:
         self.options = chosen
         self.is_for_all = is_for_all
-        self.cache_key: work.Key = () if is_for_all else (next(_numbers),)
+        self.cache_key: calls.Key = () if is_for_all else (next(_numbers),)
         """What tells its results in a cache from those of other instances."""
         self._name = name
         self._kind = kind

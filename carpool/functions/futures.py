@@ -1,8 +1,8 @@
 """What a call returns: a `concurrent.futures.Future` that can also be awaited, in any event loop.
 
-One object for both kinds of caller spares everybody a pair of everything. There are as many of them as there are items,
-so they are made without a lock: who waits puts a waiter on the future's list and then looks at its state, who settles
-the future sets its state and then takes the waiters from the list. Each waiter is taken by one of them.
+There are as many of them as there are items, so all that most of them never need is made when it is asked for: a task
+that awaits one waits for a future of its own loop, a thread for a lock, and what the base class keeps for
+`concurrent.futures.wait` is made at its first look.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ import time
 import types
 from asyncio import events
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from carpool import errors as carpool_errors
-from carpool.functions import errors, merging, waiting
+from carpool.functions import current, errors, merging, waiting
 
 log = logging.getLogger("carpool.functions")
 
 R = TypeVar("R")
 
-# The states of `concurrent.futures`, which its `wait` and `as_completed` compare with.
-PENDING = "PENDING"
-CANCELLED = "CANCELLED_AND_NOTIFIED"
-FINISHED = "FINISHED"
+PENDING = "pending"
+CANCELLED = "cancelled"
+FINISHED = "finished"
 
 _Lock = type(threading.Lock())
 # Seconds after which a thread that a function may have started looks whether its wait can end, and again after twice as
@@ -39,8 +38,9 @@ _FIRST_LOOK = 0.1
 Waiter = Any
 """A lock that a thread waits for, an asyncio future that a task awaits, or a callback."""
 
-# Held for a moment wherever a state changes or the first lock of a future is made: then whoever has that lock has seen
-# the last state before it, or will be notified. The garbage collector may come round meanwhile and settle others.
+# Held for a moment wherever a status changes. The garbage collector or a handler of a signal may come round meanwhile
+# and settle others. Who waits does not need it, or crowds of threads would queue for it: a waiter is put on the list
+# of a future before the status is looked at, and taken from there after that has changed, by one of the two.
 _transitions = threading.RLock()
 
 
@@ -57,23 +57,28 @@ Settling = tuple["Future[Any]", Any, BaseException | None]
 """A future with its result, or with an exception."""
 
 
-class Origin(Protocol):
-    """Where a future comes from, and what settles it."""
+class Source(Protocol):
+    """Where an outcome comes from."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its batch has left."""
+        ...
 
     def flush(self) -> None:
         """Let what was called before begin, in case the caller blocks its event loop."""
         ...
 
-    def withdraw(self, call: Any) -> None:
-        """Nobody waits for this call any more."""
+    def withdraw(self, future: Any) -> None:
+        """Nobody waits for this outcome any more."""
         ...
 
     def check_may_block(self) -> None:
         """Raises RuntimeError if the running thread would wait for itself."""
         ...
 
-    def needs(self, call: Any) -> Iterable[waiting.Need]:
-        """What has to be answered for this call."""
+    def needs(self) -> Iterable[waiting.Need]:
+        """What has to be answered for it."""
         ...
 
 
@@ -86,48 +91,45 @@ class Future(concurrent.futures.Future[R]):
     result, so they should be short.
     """
 
-    __slots__ = ("_exception", "_lock", "_notified", "_result", "_state", "_trace", "_waiting", "call", "origin")
+    # What most futures never change is the class's. `source` is there for as long as it is pending. `_first_waiter` is
+    # told whatever happens, so the first task of its loop awaits it without a further word, and then it `_is_awaited`.
+    _status = PENDING
+    _value: Any = None
+    _error: BaseException | None = None
+    _trace: types.TracebackType | None = None  # of the exception, as it came
+    _waiting: list[Waiter] | None = None
+    _first_waiter: asyncio.Future[None] | None = None
+    _is_awaited = False
+    _is_mirrored = False  # the base class's own state is there as well
 
-    _trace: types.TracebackType | None
-    """Of the exception, as it came; set with that."""
-
-    # The base class's own attributes are made when they are first asked for: most futures need none of them.
-    def __init__(self, origin: Origin | None = None) -> None:
-        self._state = PENDING
-        self._result: Any = None
-        self._exception: BaseException | None = None
-        self._waiting: list[Waiter] = []
-        self._lock: threading.Condition | None = None
-        self._notified: list[Any] | None = None
-        self.origin = origin
-        self.call: Any = None
+    def __init__(self, source: Source | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """`loop` is the one that runs, where somebody will most likely await it."""
+        self.source = source
+        if loop is not None:
+            self._first_waiter = loop.create_future()
 
     # --- what callers use --------------------------------------------------------------------------------------
 
     def done(self) -> bool:
         """Whether there is a result, an exception, or it was cancelled."""
-        origin = self.origin
-        if origin is not None:
-            origin.flush()
-        return self._state is not PENDING
+        source = self.source
+        if source is not None:
+            source.flush()
+        return self._status is not PENDING
 
     def cancelled(self) -> bool:
         """Whether it was cancelled."""
-        return self._state is CANCELLED
+        return self._status is CANCELLED
 
     def running(self) -> bool:
         """Whether its batch has left."""
-        call = self.call
-        return self._state is PENDING and call is not None and bool(call.rows_taken)
+        source = self.source
+        return source is not None and source.is_under_way
 
     def cancel(self) -> bool:
         """Cancel it; False if it is done already."""
-        origin, call = self.origin, self.call
-        if not settle_one(self, CANCELLED, None, None):
-            return self._state is CANCELLED
-        if origin is not None and call is not None:
-            origin.withdraw(call)
-        return True
+        self._withdraw(CANCELLED, None)
+        return self._status is CANCELLED
 
     def result(self, timeout: float | None = None) -> R:
         """The result, waited for up to `timeout` seconds.
@@ -135,53 +137,36 @@ class Future(concurrent.futures.Future[R]):
         Raises what the call failed with, TimeoutError if it takes longer than `timeout`, and
         `concurrent.futures.CancelledError` if it was cancelled.
         """
-        if self._state is PENDING:
+        if self._status is PENDING:
             self._wait(timeout)
-        if self._state is CANCELLED:
+        if self._status is CANCELLED:
             raise concurrent.futures.CancelledError
-        if self._exception is not None:
+        if self._error is not None:
             try:
-                raise self._as_it_came(self._exception)
+                raise self._as_it_came(self._error)
             finally:
                 del self  # else the traceback keeps the future, which keeps the exception
-        return self._result  # type: ignore[no-any-return]
+        return self._value  # type: ignore[no-any-return]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the call failed with, or None; waits as `result` does."""
-        if self._state is PENDING:
+        if self._status is PENDING:
             self._wait(timeout)
-        if self._state is CANCELLED:
+        if self._status is CANCELLED:
             raise concurrent.futures.CancelledError
-        return self._exception
-
-    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        """Call `fn(future)` once it is done, at once if it is."""
-        home = getattr(fn, "__module__", None)
-        if home == "asyncio.futures":  # `asyncio.wrap_future`: it is to be awaited
-            self._begin_for_callback(fn, fn)
-        elif home == "asyncio.tasks" and (loop := events._get_running_loop()) is not None:  # `asyncio.wait`
-            fn = _OnLoop(loop, fn)
-            self._begin_for_callback(fn.function, lambda failed: self._fail(failed.exception()))
-        self._waiting.append(fn)
-        if self._state is not PENDING:
-            _notify([self])
-
-    def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> int:
-        """Do not call `fn`; returns how often it would have been called."""
-        found = [each for each in list(self._waiting) if fn in (each, getattr(each, "function", None))]
-        for each in found:
-            _discard(self._waiting, each)
-        return len(found)
+        return self._error
 
     def __await__(self) -> Generator[Any, None, R]:
-        if self._state is PENDING:
-            wait = self._begin_to_wait(waiting.running_task())
-            waiter = asyncio.get_running_loop().create_future()
+        if self._status is PENDING:
+            wait = None if current.variable.get(None) is None else self._begin_to_wait(waiting.running_task())
+            waiter = self._first_waiter
+            if waiter is None or self._is_awaited or waiter.get_loop() is not events._get_running_loop():
+                waiter = events.get_running_loop().create_future()
+                self._add_waiter(waiter)
+            else:
+                self._is_awaited = True
             if wait is not None:
                 wait.watch(waiter.done, waiter.set_exception)
-            self._waiting.append(waiter)
-            if self._state is not PENDING:
-                _notify([self])
             try:
                 yield from waiter
             except BaseException:  # the task was cancelled, or its coroutine closed
@@ -190,77 +175,107 @@ class Future(concurrent.futures.Future[R]):
             finally:
                 if wait is not None:
                     wait.end()
-        if self._state is CANCELLED:
+        if self._status is CANCELLED:
             raise asyncio.CancelledError
-        if self._exception is not None:
+        if self._error is not None:
             try:
-                raise self._as_it_came(self._exception)
+                raise self._as_it_came(self._error)
             finally:
                 del self
-        return self._result  # type: ignore[no-any-return]
+        return self._value  # type: ignore[no-any-return]
 
-    # --- what settles it ---------------------------------------------------------------------------------------
+    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
+        """Call `fn(future)` once it is done, at once if it is."""
+        home = getattr(fn, "__module__", None)
+        if home == "asyncio.futures":  # `asyncio.wrap_future`: it is to be awaited
+            self._begin_for_callback(fn, fn)
+        elif home == "asyncio.tasks" and (loop := events._get_running_loop()) is not None:  # `asyncio.wait`
+            fn = _OnLoop(loop, fn)
+            self._begin_for_callback(fn.function, lambda failed: self._withdraw(FINISHED, failed.exception()))
+        self._add_waiter(fn)
 
-    def forget_locks(self) -> None:
-        """After a fork: whoever held them is not there any more."""
-        self._lock = self._notified = None
+    def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> int:
+        """Do not call `fn`; returns how often it would have been called."""
+        found = [each for each in list(self._waiting or ()) if fn in (each, getattr(each, "function", None))]
+        for each in found:
+            self._discard(each)
+        return len(found)
 
     def set_running_or_notify_cancel(self) -> bool:
         """For executors that make futures of their own."""
-        return self._state is PENDING
+        return self._status is PENDING
 
     def set_result(self, result: R) -> None:
         """Settle it; raises `concurrent.futures.InvalidStateError` if it is done."""
-        if not settle_one(self, FINISHED, result, None):
-            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+        if not settle([(self, result, None)]):
+            raise concurrent.futures.InvalidStateError(f"{self!r} is done")
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Settle it; raises `concurrent.futures.InvalidStateError` if it is done."""
-        if not settle_one(self, FINISHED, None, exception):
-            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+        if not settle([(self, None, exception)]):
+            raise concurrent.futures.InvalidStateError(f"{self!r} is done")
+
+    def __repr__(self) -> str:
+        return f"<carpool.Future {self._status}>"
 
     # --- what `concurrent.futures.wait` and `as_completed` use -------------------------------------------------
 
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        origin = self.origin
-        if origin is not None:
-            origin.flush()
-            origin.check_may_block()
-            self._begin_for_condition()
+    def __getattr__(self, name: str) -> Any:
+        """What the base class keeps for itself, and its functions look at: it begins to keep that now."""
+        if self._is_mirrored or not name.startswith("_") or name.endswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._begin_for_base()
         with _transitions:
-            if self._lock is None:
-                self._lock, self._notified = threading.Condition(), []
-            return self._lock
+            if not self._is_mirrored:
+                super().__init__()
+                self._is_mirrored = True
+            is_done = self._status is not PENDING
+        if is_done:
+            self._mirror()
+        return getattr(self, name)
 
-    @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]
-        with self._condition:
-            return self._notified  # type: ignore[return-value] # made with the condition
+    def _mirror(self) -> None:
+        """Let those know that look at the base class's state."""
+        if super().done():
+            return
+        if self._status is CANCELLED:
+            super().cancel()
+            super().set_running_or_notify_cancel()
+        elif self._error is not None:
+            super().set_exception(self._error)
+        else:
+            super().set_result(self._value)
 
-    def __repr__(self) -> str:
-        outcome = "cancelled" if self._state is CANCELLED else "pending" if self._state is PENDING else "finished"
-        return f"<carpool.Future {outcome}>"
+    def forget_locks(self) -> None:
+        """After a fork: whoever held them is not there any more."""
+        if self._is_mirrored:
+            super().__init__()
 
     # --- internals ---------------------------------------------------------------------------------------------
 
+    def _add_waiter(self, waiter: Waiter) -> None:
+        """Tell it once this is done, at once if it is."""
+        if self._waiting is None:
+            vars(self).setdefault("_waiting", [])  # one list, whoever is first
+        cast(list[Waiter], self._waiting).append(waiter)
+        if self._status is not PENDING:
+            _tell([self])
+
     def _wait(self, timeout: float | None) -> None:
-        origin = self.origin
-        if origin is not None:
-            origin.flush()
-            origin.check_may_block()
+        source = self.source
+        if source is not None:
+            source.flush()
+            source.check_may_block()
         wait = self._begin_to_wait(waiting.running_thread())
         waiter = threading.Lock()
         waiter.acquire()
-        self._waiting.append(waiter)
-        if self._state is not PENDING:
-            _notify([self])
+        self._add_waiter(waiter)
         end = math.inf if timeout is None else time.monotonic() + timeout
         looks = waiting.may_be_behind() if wait is None else wait.may_be_circle
         look = _FIRST_LOOK if looks else math.inf
         try:
             while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, threading.TIMEOUT_MAX))):
-                if self._state is not PENDING:
+                if self._status is not PENDING:
                     break
                 if time.monotonic() >= end:
                     raise TimeoutError
@@ -271,7 +286,7 @@ class Future(concurrent.futures.Future[R]):
                     elif (batch := waiting.batch_behind(self)) is not None:
                         wait = waiting.begin(self, batch)
         except BaseException:
-            _discard(self._waiting, waiter)
+            self._discard(waiter)
             raise
         finally:
             if wait is not None:
@@ -281,17 +296,6 @@ class Future(concurrent.futures.Future[R]):
         """As `waiting.begin`. Who gets the RuntimeError waits no longer."""
         with self._leaving(None):
             return waiting.begin(self, by=by)
-
-    def _as_it_came(self, error: BaseException) -> BaseException:
-        """An exception to be raised: without the frames of those who had it raised before, or they would pile up."""
-        carpool_errors.put(error, "__traceback__", self._trace)
-        return error
-
-    def _fail(self, error: BaseException | None) -> None:
-        """It is of no use to anybody any more, because of this."""
-        origin, call = self.origin, self.call
-        if settle_one(self, FINISHED, None, error) and origin is not None and call is not None:
-            origin.withdraw(call)
 
     def _begin_for_callback(self, fn: Callable[[Any], object], tell: Callable[[Future[Any]], object]) -> None:
         """Whoever awaits what this callback of asyncio's settles waits for this; if that is for ever, `tell` fails."""
@@ -306,17 +310,19 @@ class Future(concurrent.futures.Future[R]):
             wait.end()
             self._leave(fn)
 
-        self._waiting.append(_EndOfWait(wait))
-        wait.watch(lambda: self._state is not PENDING, fail)
+        self._add_waiter(_EndOfWait(wait))
+        wait.watch(lambda: self._status is not PENDING, fail)
 
-    def _begin_for_condition(self) -> None:
-        """Whoever asks for the condition waits, and nobody tells until when: for as long as this is open."""
-        if self._state is PENDING and not any(isinstance(each, _EndOfWait) for each in list(self._waiting)):
-            wait = self._begin_to_wait(None)
-            if wait is not None:
-                self._waiting.append(_EndOfWait(wait))
-                if self._state is not PENDING:
-                    _notify([self])
+    def _begin_for_base(self) -> None:
+        """Whoever looks at the base class's state waits, and nobody tells until when: for as long as this is open."""
+        source = self.source
+        if source is None:
+            return
+        source.flush()
+        source.check_may_block()
+        wait = self._begin_to_wait(None)
+        if wait is not None:
+            self._add_waiter(_EndOfWait(wait))
 
     @contextlib.contextmanager
     def _leaving(self, waiter: Waiter) -> Iterator[None]:
@@ -329,9 +335,29 @@ class Future(concurrent.futures.Future[R]):
 
     def _leave(self, waiter: Waiter) -> None:
         """A task that awaited it was cancelled; if nobody else waits, nobody needs it."""
-        _discard(self._waiting, waiter)
-        if not self._notified and all(isinstance(other, _EndOfWait) for other in list(self._waiting)):
+        self._discard(waiter)
+        if waiter is self._first_waiter:
+            self._first_waiter = None
+        elif self._is_awaited and self._first_waiter is not None:
+            return
+        if not self._is_mirrored and all(isinstance(other, _EndOfWait) for other in self._waiting or ()):
             self.cancel()
+
+    def _discard(self, waiter: Waiter) -> None:
+        with contextlib.suppress(ValueError):
+            if self._waiting is not None:
+                self._waiting.remove(waiter)
+
+    def _withdraw(self, status: str, error: BaseException | None) -> None:
+        """It is of no use to anybody any more."""
+        source = self.source
+        if settle([(self, None, error)], status) and source is not None:
+            source.withdraw(self)
+
+    def _as_it_came(self, error: BaseException) -> BaseException:
+        """An exception to be raised: without the frames of those who had it raised before, or they would pile up."""
+        carpool_errors.put(error, "__traceback__", self._trace)
+        return error
 
 
 class _OnLoop:
@@ -359,13 +385,14 @@ class _EndOfWait:
         self._wait.end()
 
 
+# --- results of several items -----------------------------------------------------------------------------------
+
+
 class MapFuture(Future[list[Any]]):
     """The results for many items, some of which may be `known` already, by their places."""
 
-    __slots__ = ("_count", "known")
-
-    def __init__(self, origin: Origin, count: int) -> None:
-        super().__init__(origin)
+    def __init__(self, count: int) -> None:
+        super().__init__()
         self.known: dict[int, Any] = {}
         self._count = count
 
@@ -387,10 +414,8 @@ class MapFuture(Future[list[Any]]):
 class MergedFuture(Future[Any]):
     """The share of one merged item; one larger than a batch has it in parts, which `merge` puts together."""
 
-    __slots__ = ("_merge",)
-
-    def __init__(self, origin: Origin, merge: merging.Merge[Any, Any, Any, Any]) -> None:
-        super().__init__(origin)
+    def __init__(self, merge: merging.Merge[Any, Any, Any, Any]) -> None:
+        super().__init__()
         self._merge = merge
 
     def answered(self, parts: Sequence[Sequence[Any]]) -> Settling:
@@ -406,24 +431,22 @@ class MergedFuture(Future[Any]):
 
 def all_of(parts: Sequence[Future[R]], *, returns_exceptions: bool = False) -> Future[list[R]]:
     """The results of all, in their order, or the exception of the first that has one. Cancelling it cancels all."""
-    future: Future[list[R]] = Future()
+    future: Future[list[R]] = Future(_Parts(parts, are_cancelled=True))
 
     def end() -> None:
         if any(part.cancelled() for part in parts):
             future.cancel()
             return
-        results = [part._result if part._exception is None else part._exception for part in parts]
+        results = [part._value if part._error is None else part._error for part in parts]
         settle([_together(future, results, returns_exceptions=returns_exceptions)])
 
-    future.origin = future.call = _Parts(parts)
     _follow(parts, end)
     return future
 
 
 def end_of(parts: Sequence[Future[Any]]) -> Future[None]:
     """Done with None once all are done, whatever came of them. Cancelling it does nothing to them."""
-    future: Future[None] = Future()
-    future.origin = _Parts(parts)
+    future: Future[None] = Future(_Parts(parts, are_cancelled=False))
     _follow(parts, lambda: settle([(future, None, None)]))
     return future
 
@@ -444,33 +467,35 @@ def _follow(parts: Sequence[Future[Any]], end: Callable[[], object]) -> None:
 
 
 class _Parts:
-    """Futures that are one future's origin, and its call where that is theirs."""
+    """Futures that are one future's source."""
 
-    def __init__(self, parts: Sequence[Future[Any]]) -> None:
+    def __init__(self, parts: Sequence[Future[Any]], *, are_cancelled: bool) -> None:
         self._parts = parts
+        self._are_cancelled = are_cancelled
+
+    @property
+    def is_under_way(self) -> bool:
+        return any(part.running() for part in self._parts)
 
     def flush(self) -> None:
         for part in self._parts:
             part.done()
 
     def check_may_block(self) -> None:
-        for part in self._parts:
-            if (origin := part.origin) is not None:
-                origin.check_may_block()
+        for source in self._sources():
+            source.check_may_block()
 
-    def needs(self, call: Any) -> Iterable[waiting.Need]:
-        for part in self._parts:
-            if (origin := part.origin) is not None:
-                yield from origin.needs(part.call)
+    def needs(self) -> Iterable[waiting.Need]:
+        for source in self._sources():
+            yield from source.needs()
 
-    def withdraw(self, call: Any) -> None:
-        for part in self._parts:
-            part.cancel()
+    def withdraw(self, future: Any) -> None:
+        if self._are_cancelled:
+            for part in self._parts:
+                part.cancel()
 
-    @property
-    def rows_taken(self) -> int:
-        """How many parts travel now."""
-        return sum(part.running() for part in self._parts)
+    def _sources(self) -> Sequence[Source]:
+        return [source for part in self._parts if (source := part.source) is not None]
 
 
 def _together(future: Future[Any], results: list[Any], *, returns_exceptions: bool) -> Settling:
@@ -485,83 +510,57 @@ def _together(future: Future[Any], results: list[Any], *, returns_exceptions: bo
     return future, results, None
 
 
-def settle_one(future: Future[Any], state: str, result: Any, exception: BaseException | None) -> bool:
-    """Settle a future and tell who waits for it; False if it is done already."""
-    return bool(settle([(future, result, exception)], state))
+# --- the one place that hands over outcomes ---------------------------------------------------------------------
 
 
-def settle(outcomes: Iterable[Settling], state: str = FINISHED) -> int:
+def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
     """Settle futures with results or exceptions, and tell who waits for them. Those that are done stay as they are.
 
     Returns how many were settled.
     """
-    settled: list[Future[Any]] = []
-    locked: list[Settling] = []
-    woken = 0
+    count = 0
+    watched: list[Future[Any]] = []
     here = events._get_running_loop()
-    with _transitions:
-        for outcome in outcomes:
-            future, result, exception = outcome
-            if future._state is not PENDING:
-                continue
-            if future._lock is not None:
-                locked.append(outcome)
-                continue
-            future._result = result
-            future._exception = exception
-            if exception is not None:
-                future._trace = carpool_errors.raw(exception, "__traceback__")
-            future._state = state
-            waiting = future._waiting
-            if len(waiting) == 1:
-                # The usual case, past the general one: a task of this loop awaits it, and nobody else.
-                waiter = waiting.pop()
-                if type(waiter) is asyncio.Future and waiter.get_loop() is here and not waiting:
-                    woken += 1
-                    future.call = future.origin = None
-                    if not waiter.done():
-                        waiter.set_result(None)
+    try:
+        with _transitions:
+            for future, result, error in outcomes:
+                if future._status is not PENDING:
                     continue
-                waiting.append(waiter)
-            settled.append(future)
-    for future, result, exception in locked:
-        lock = future._lock
-        if lock is not None and _settle_locked(future, lock, state, result, exception):
-            settled.append(future)
-    _notify(settled)
-    return woken + len(settled)
+                count += 1
+                future._value = result
+                if error is not None:
+                    future._error = error
+                    future._trace = carpool_errors.raw(error, "__traceback__")
+                future._status = status
+                future.source = None
+                waiter = future._first_waiter
+                is_watched = future._waiting is not None or future._is_mirrored
+                if waiter is not None:
+                    # The usual case, past the general one: a task of this loop awaits it, and nobody else.
+                    if waiter.get_loop() is not here:
+                        is_watched = True
+                    elif not waiter.done():
+                        waiter.set_result(None)
+                if is_watched:
+                    watched.append(future)
+    finally:  # also after an interrupt
+        if watched:
+            _tell(watched)
+    return count
 
 
-def _settle_locked(
-    future: Future[Any], lock: threading.Condition, state: str, result: Any, exception: BaseException | None
-) -> bool:
-    with lock:
-        if future._state is not PENDING:
-            return False
-        future._result = result
-        future._exception = exception
-        if exception is not None:
-            future._trace = carpool_errors.raw(exception, "__traceback__")
-        future._state = state
-        for waiter in future._notified or ():
-            if state is CANCELLED:
-                waiter.add_cancelled(future)
-            elif exception is not None:
-                waiter.add_exception(future)
-            else:
-                waiter.add_result(future)
-        lock.notify_all()
-    return True
-
-
-def _notify(settled: Iterable[Future[Any]]) -> None:
+def _tell(settled: Iterable[Future[Any]]) -> None:
     """Tell who waits for these futures: one call of each event loop for all tasks of it."""
     here = events._get_running_loop()
     away: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     interrupt: KeyboardInterrupt | None = None
     for future in settled:
-        future.call = future.origin = None
-        waiting = future._waiting
+        if future._is_mirrored:
+            future._mirror()
+        waiting = future._waiting if future._waiting is not None else []
+        first, future._first_waiter = future._first_waiter, None
+        if first is not None:
+            waiting.append(first)
         while waiting:
             try:
                 waiter = waiting.pop(0)
@@ -571,8 +570,7 @@ def _notify(settled: Iterable[Future[Any]]) -> None:
             if kind is asyncio.Future or asyncio.isfuture(waiter):
                 loop = waiter.get_loop()
                 if loop is here:
-                    if not waiter.done():
-                        waiter.set_result(None)
+                    _wake([waiter])
                 elif loop in away:
                     away[loop].append(waiter)
                 else:
@@ -586,9 +584,9 @@ def _notify(settled: Iterable[Future[Any]]) -> None:
                     interrupt = error  # once everybody was told
                 except BaseException:
                     log.exception("a callback of a future raised an exception")
-    for loop, waiters in away.items():
+    for loop, those in away.items():
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
-            loop.call_soon_threadsafe(_wake, waiters)
+            loop.call_soon_threadsafe(_wake, those)
     if interrupt is not None:
         raise interrupt
 
@@ -597,8 +595,3 @@ def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
-
-
-def _discard(waiting: list[Waiter], waiter: Waiter) -> None:
-    with contextlib.suppress(ValueError):
-        waiting.remove(waiter)

@@ -46,9 +46,8 @@ class Channel:
 
     # Mutable state: results that were not read yet; who waits for the next; whether more will come, and why not. The
     # waiters are looked at last, so that a reader who looks after it put its waiter there misses nothing.
-    def __init__(self, origin: futures.Origin) -> None:
-        self.call: Any = None
-        self.origin: futures.Origin | None = origin
+    def __init__(self) -> None:
+        self.source: futures.Source | None = None
         self.results: deque[Any] = deque()
         self.is_open = True
         self.error: Exception | None = None
@@ -90,18 +89,17 @@ class Channel:
 
     def close(self) -> None:
         """Nobody reads any more."""
-        origin, call = self.origin, self.call
-        was_open = self.is_open
+        source, was_open = self.source, self.is_open
         self._end(None)
         self.results.clear()
-        if was_open and origin is not None and call is not None:
-            origin.withdraw(call)
+        if was_open and source is not None:
+            source.withdraw(self)
 
     def _end(self, error: Exception | None) -> None:
         if self.is_open:
             self.error = error
             self.is_open = False
-            self.call = self.origin = None
+            self.source = None
         self._wake()
         if self.on_move is not None:
             self.on_move()
@@ -112,7 +110,7 @@ class Channel:
                 waiter = self.waiting.popleft()
             except IndexError:
                 break
-            futures.settle_one(waiter, futures.FINISHED, None, None)
+            futures.settle([(waiter, None, None)])
 
 
 class Pace:
@@ -152,7 +150,7 @@ class Pace:
     def _go_on(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            futures.settle_one(waiter, futures.FINISHED, None, None)
+            futures.settle([(waiter, None, None)])
 
 
 class Stream(Generic[R]):
@@ -238,11 +236,11 @@ class Stream(Generic[R]):
 
     def _waiter(self, *, blocks: bool) -> futures.Future[None]:
         channel = self._channel
-        origin = channel.origin
-        if origin is not None:
-            origin.flush()
+        source = channel.source
+        if source is not None:
+            source.flush()
             if blocks:
-                origin.check_may_block()
+                source.check_may_block()
         waiter: futures.Future[None] = futures.Future()
         channel.waiting.append(waiter)
         if channel.results or not channel.is_open:

@@ -10,10 +10,11 @@ import contextvars
 import copy
 import functools
 import sys
+from asyncio import events
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from carpool.functions import batcher, futures, merging, options, stats, streams, work
+from carpool.functions import batcher, calls, futures, inline, merging, options, stats, streams, work
 from carpool.functions import function as functions
 
 P = ParamSpec("P")
@@ -36,10 +37,12 @@ class View:
         self._priority = 0
         self._returns_exceptions = False
         self._is_simple = function.is_simple
+        self._turn: calls.Turn | None = None
 
     def _with(self, **changes: object) -> Self:
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
+        made._turn = None
         made.__dict__.update(changes)
         return made
 
@@ -174,21 +177,24 @@ class View:
             queue_key, payload = (queue_key, merge_key), (item,)
         if chosen.cost is not None:
             payload = options.costed(chosen.cost, payload, rows)
-        call = work.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout)
-        call.priority = self._priority
-        call.arguments = arguments
+        call = calls.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout, priority=self._priority)
+        call.arguments, call.owner, call.replier = arguments, self._owner, by
         call.cached_under = cached_under
+        call.members = None
         call.context = contextvars.copy_context()
-        call.owner = self._owner
+        if type(tag) is futures.Future:
+            call.have(payload[0], tag)
+        else:
+            tag.source = call
         by.submit(call)
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[work.Key, work.Arguments]:
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[calls.Key, calls.Arguments]:
         has_owner = self._owner is not None
         if args or kwargs:
             return self._function.arguments(args, kwargs, has_owner=has_owner)
         return self._function.no_arguments(has_owner=has_owner)
 
-    def _cached_under(self, key: work.Key) -> work.Key | None:
+    def _cached_under(self, key: calls.Key) -> calls.Key | None:
         """What a cache's keys have beside the item; None if instances cannot be told apart for long enough."""
         if self._owner is None:
             return key
@@ -212,17 +218,27 @@ class Batched(View, Generic[P, T, R]):
         Raises TypeError for arguments that the function does not take, for those that have no hash, and for an item
         that `merge` or `cost` cannot take; all else that can happen comes by the future.
         """
+        # The usual case: others called in this turn of the loop, and most items come through here.
+        turn = self._turn
+        if turn is not None and not args and not kwargs and turn.loop is events._get_running_loop():
+            future: futures.Future[R] | None = None if inline.depth else turn.join(item)
+            if future is not None:
+                return future
         by = self._site.for_caller()
         if not self._is_simple:
             return self._call_with_options(by, item, args, kwargs)
-        # The usual case, written out: most items come through here.
         key, arguments = self._arguments(args, kwargs)
-        future: futures.Future[R] = futures.Future(by)
-        call = work.Call(key, 1, 0, (item,), future, self._timeout or by.options.timeout)
+        timeout = self._timeout or by.options.timeout
+        plan = key, timeout, self._priority
+        while (turn := by.turn(plan, arguments, self._owner, self._forget)) is not None:
+            if (future := turn.join(item)) is not None:
+                self._turn = None if args or kwargs else turn
+                return future
+        future = futures.Future()
+        call = calls.Call(key, 1, 0, None, None, timeout)
         call.priority = self._priority
-        call.arguments = arguments
-        call.context = contextvars.copy_context()
-        call.owner = self._owner
+        call.arguments, call.owner, call.replier = arguments, self._owner, by
+        call.have(item, future)
         by.submit(call)
         return future
 
@@ -237,7 +253,7 @@ class Batched(View, Generic[P, T, R]):
         payload = list(items)
         if by.options.merge is not None or self._returns_exceptions:
             return self._map_apart(by, payload, args, kwargs)
-        future = futures.MapFuture(by, len(payload))
+        future = futures.MapFuture(len(payload))
         cache = by.options.cache
         if cache is not None:
             key = self._cached_under(self._arguments(args, kwargs)[0])
@@ -252,13 +268,16 @@ class Batched(View, Generic[P, T, R]):
             futures.settle([future.answered([])])
         return cast(futures.Future[list[R]], future)
 
+    def _forget(self) -> None:
+        self._turn = None
+
     def _call_with_options(
         self, by: batcher.Batcher, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> futures.Future[R]:
         if self._is_method_itself():
             return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
         merge, cache = by.options.merge, by.options.cache
-        future: futures.Future[R] = futures.Future(by) if merge is None else futures.MergedFuture(by, merge)
+        future: futures.Future[R] = futures.Future() if merge is None else futures.MergedFuture(merge)
         if cache is not None:
             key = self._cached_under(self._arguments(args, kwargs)[0])
             if (found := work.kept(cache, item, key)) is not None:
@@ -291,7 +310,7 @@ class BatchedStream(View, Generic[P, T, R]):
         merge, size = by.options.merge, by.options.max_batch_size
         if merge is not None and (rows := merging.rows(merge, item)) > size:
             raise ValueError(f"the item has {rows} rows; an item with a stream has at most max_batch_size, {size}")
-        channel = streams.Channel(by)
+        channel = streams.Channel()
         self._submit(by, channel, (item,), args, kwargs)
         return streams.Stream(channel)
 

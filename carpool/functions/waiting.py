@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
+import gc
 import sys
 import threading
 import time
@@ -32,8 +33,12 @@ class Batcher(Protocol):
     """What answers calls."""
 
     name: str
-    core: scheduler.Scheduler
     limits: limits.Limits
+
+    @property
+    def core(self) -> scheduler.Scheduler:
+        """Who decides when a call is answered."""
+        ...
 
     def thread_of(self, batch: messages.Batch) -> int | None:
         """The identifier of the thread that works on a batch, if that has one of its own."""
@@ -52,22 +57,22 @@ Need = tuple[Batcher, "messages.Request | None"]
 """A call that is to be answered, or None for all that the batcher has."""
 
 
-class Origin(Protocol):
+class Source(Protocol):
     """Where what one waits for comes from."""
 
-    def needs(self, call: Any) -> Iterable[Need]:
+    def needs(self) -> Iterable[Need]:
         """What has to be answered for that."""
         ...
 
 
 class Awaited(Protocol):
-    """A future or a stream; it has an origin for as long as it is open."""
+    """A future or a stream; it has a source for as long as it is open."""
 
-    origin: Any
-    call: Any
+    source: Any
 
 
 _CIRCLE = "waits_for_itself"
+_CALLBACKS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
 _HOMES = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
 # Seconds after which it is looked again whether a wait can end, and then after twice as long each time.
 _FIRST_LOOK = 0.05
@@ -173,7 +178,7 @@ def begin(awaited: Awaited, batch: messages.Batch | None = None, by: Sequence[An
             wait.end()
             raise
     for batcher, call in needs:
-        if call is not None and call.rows_taken < call.rows and is_stuck(batcher):
+        if call is not None and call.rows_taken < max(1, call.rows) and is_stuck(batcher):
             # The room may be in any of those that it depends on.
             reached = _reached({each: _needs_of(each) for each in batcher.core.in_flight.copy()})[1]
             for each in filter(is_stuck, {batcher, *reached}):
@@ -210,15 +215,14 @@ def _leads_to(by: Sequence[Any], task: asyncio.Task[Any]) -> bool:
 def _followers(one: Any) -> Iterator[Any]:
     """What may go on once this is done or called."""
     if asyncio.isfuture(one):
-        for callback in getattr(one, "_callbacks", None) or ():
-            yield callback[0]
+        yield from _callbacks_of(one)
         if isinstance(one, asyncio.Task):  # its code may set a future or an event
             coroutine: Any = one.get_coro()
             while (frame := getattr(coroutine, "cr_frame", None)) is not None:
                 yield from filter(_is_of_asyncio, list(frame.f_locals.values()))
                 coroutine = coroutine.cr_await
     elif isinstance(one, concurrent.futures.Future):
-        yield from list(getattr(one, "_done_callbacks", ()))
+        yield from _callbacks_of(one)
     elif isinstance(one, functools.partial):
         yield from (one.func, *one.args)
     elif isinstance(one, types.FunctionType):
@@ -232,6 +236,18 @@ def _followers(one: Any) -> Iterator[Any]:
             for each in list(value) if isinstance(value, deque) else [value]:
                 if _is_of_asyncio(each):
                     yield each
+
+
+def _callbacks_of(one: Any) -> Iterator[Any]:
+    """What a future calls once it is done, of all that it keeps: no future tells that itself."""
+    left = gc.get_referents(one)
+    for each in left:
+        if isinstance(each, _CALLBACKS):
+            yield each
+        elif type(each) is dict:  # of a future that is written in Python
+            left += each.values()
+        elif type(each) in (list, tuple):
+            left += each
 
 
 def _is_of_asyncio(value: Any) -> bool:
@@ -365,8 +381,8 @@ def _has_room(batcher: Batcher) -> bool:
 
 
 def _needs(awaited: Awaited) -> list[Need]:
-    origin: Origin | None = awaited.origin
-    return [] if origin is None else list(origin.needs(awaited.call))
+    source: Source | None = awaited.source
+    return [] if source is None else list(source.needs())
 
 
 def is_circle(error: BaseException) -> bool:

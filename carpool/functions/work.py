@@ -15,20 +15,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from carpool import errors
-from carpool.functions import current, merging, options, stats, waiting
+from carpool.functions import calls, current, merging, options, stats, waiting
 from carpool.functions import errors as failures
 from carpool.runtime import driver
 from carpool.scheduling import messages
 
 log = logging.getLogger("carpool.functions")
 
-Key = tuple[Hashable, ...]
-"""The arguments of a call beside its items: positional ones as (type, value), others as (name, type, value)."""
-
 _NO_LISTS = (str, bytes, bytearray, memoryview, dict, set, frozenset)
 
 
-def key_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+def key_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> calls.Key:
     """The batch key of a call's other arguments. Raises TypeError that names one that has no hash.
 
     Equal values of different types, such as 1 and True, make different keys.
@@ -59,24 +56,6 @@ def _typed(value: Any) -> tuple[Any, ...]:
 _OTHER = object()
 
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""The arguments of a call beside its items."""
-
-
-class Call(driver.Call):
-    """A call on its way: its `tag` takes the outcome.
-
-    `context` holds the caller's context variables; `owner` is the instance whose method was called, or None.
-    `cached_under` is what a cache's keys have beside the item, or None for results that are not kept.
-    """
-
-    __slots__ = ("arguments", "cached_under", "context", "owner")
-    arguments: Arguments
-    cached_under: Key | None
-    context: contextvars.Context
-    owner: Any
-
-
 class Work:
     """A batch with its items, as they were when it left."""
 
@@ -95,18 +74,15 @@ class Work:
         batch.about = waiting.Waits()
         self._options = chosen
         self._recorder = recorder
-        self._first: Call = batch.parts[0].request  # type: ignore[assignment] # what a driver is given are calls
+        self._first: calls.Call = batch.parts[0].request  # type: ignore[assignment] # what a driver is given are calls
         self._index: list[int] | None = None  # where each item stands among those that differ
         self.own_error: errors.UpstreamError | None = None
         """What this batch failed with, if nobody's item can be at fault; set it before it is raised."""
         self.counts: list[int] = []
         self.items: list[Any] = []
         if chosen.merge is None:
-            self.items = [
-                item
-                for request, start, stop in batch.parts
-                for item in (request.payload if stop - start == request.rows else request.payload[start:stop])
-            ]
+            for call, start, stop in batch.parts:
+                self.items += cast(calls.Call, call).items(start, stop)
         else:
             self.counts = [stop - start for _, start, stop in batch.parts]
 
@@ -126,7 +102,7 @@ class Work:
         return function(self.joined(), *args, **kwargs)
 
     @property
-    def arguments(self) -> Arguments:
+    def arguments(self) -> calls.Arguments:
         """The other arguments, which are those of all calls in it."""
         return self._first.arguments
 
@@ -197,12 +173,11 @@ class Work:
 
         Of a function that waits for itself only the outermost are tried: at each depth there would be twice as many.
         """
-        if waiting.is_circle(error) and all(current.is_within(call.context) for call in self._calls()):
-            return False
+        if waiting.is_circle(error):
+            contexts = [each for part in self.batch.parts for each in cast(calls.Call, part.request).contexts()]
+            if all(map(current.is_within, contexts)):
+                return False
         return self._options.isolates(error)
-
-    def _calls(self) -> list[Call]:
-        return [cast(Call, part.request) for part in self.batch.parts]
 
     def _keep(self, cache: options.Cache, results: Sequence[Any]) -> None:
         key = self._first.cached_under
@@ -305,7 +280,7 @@ def _different(items: Iterable[Any]) -> tuple[list[Any], list[int]]:
 # --- results that are kept --------------------------------------------------------------------------------------
 
 
-def kept(cache: options.Cache, item: Any, key: Key | None) -> Any:
+def kept(cache: options.Cache, item: Any, key: calls.Key | None) -> Any:
     """The result that a cache has for an item, or None. A cache that fails is logged and has none."""
     if key is None:
         return None
@@ -320,7 +295,7 @@ def kept(cache: options.Cache, item: Any, key: Key | None) -> Any:
         return None
 
 
-def keep(cache: options.Cache, item: Any, key: Key | None, result: Any) -> None:
+def keep(cache: options.Cache, item: Any, key: calls.Key | None, result: Any) -> None:
     """Have a cache keep a result. A failure is logged."""
     if key is None:
         return
@@ -334,7 +309,7 @@ def keep(cache: options.Cache, item: Any, key: Key | None, result: Any) -> None:
         log.warning("a cache failed to keep a result", exc_info=True)
 
 
-def _cache_key(item: Any, key: Key) -> Hashable:
+def _cache_key(item: Any, key: calls.Key) -> Hashable:
     """The item itself, unless something of another type may equal it, or the call has more arguments."""
     typed = item if type(item) in (str, bytes, int) else (type(item), item)
     return (typed, key) if key else typed

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from carpool.functions import batcher, futures, options, work
+from carpool.functions import batcher, calls, futures, options, work
 from carpool.functions import function as functions
 from carpool.runtime import driver
 
@@ -30,6 +31,12 @@ class Out:
 
     def cancel(self) -> bool:
         return False
+
+
+class Loop:
+    """Stands for an event loop whose futures nobody awaits."""
+
+    def create_future(self) -> None: ...
 
 
 class DrivenHost:
@@ -112,16 +119,44 @@ class DrivenFunction:
 
     def call(self, items: Any, is_map: bool, key: str, timeout: float | None, priority: int) -> futures.Future[Any]:
         payload = tuple(items) if is_map else (items,)
-        future: futures.Future[Any] = (
-            futures.MapFuture(self.batcher, len(payload)) if is_map else futures.Future(self.batcher)
-        )
-        call = work.Call((key,), len(payload), 0, payload, future, timeout or self.options.timeout)
-        call.priority = priority
+        future: futures.Future[Any] = futures.MapFuture(len(payload)) if is_map else futures.Future()
+        call = calls.Call((key,), len(payload), 0, payload, future, timeout or self.options.timeout, priority=priority)
+        call.members = None
+        call.replier = self.batcher
+        future.source = call
+        if not is_map:
+            call.have(items, future)
         call.arguments = ((), {"key": key})
         call.context = contextvars.copy_context()
         call.owner = None
         self.batcher.submit(call)
         return future
+
+    def call_in_one_turn(
+        self, items: Sequence[Any], key: str, timeout: float | None, priority: int
+    ) -> list[futures.Future[Any]]:
+        """As so many calls in one turn of an event loop."""
+        made: list[futures.Future[Any]] = []
+        arrived: list[calls.Turn] = []
+        for item in items:
+            future = arrived[-1].join(item) if arrived else None
+            if future is None:
+                turn = calls.Turn(
+                    (key,),
+                    timeout or self.options.timeout,
+                    priority,
+                    Loop(),  # type: ignore[arg-type]
+                    self.batcher.room(),
+                    threading.RLock(),
+                    lambda: None,
+                )
+                turn.arguments, turn.owner, turn.replier = ((), {"key": key}), None, self.batcher
+                arrived.append(turn)
+                future = turn.join(item)
+            assert future is not None
+            made.append(future)
+        self.batcher.post(self.batcher._submit, arrived)
+        return made
 
     def answer(self, batch: Out, returned: Any) -> None:
         """The function returns."""

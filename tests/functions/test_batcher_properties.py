@@ -11,7 +11,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 import carpool
 from tests.functions.driven import DrivenFunction, Item
@@ -80,6 +80,27 @@ class AnyHistory(RuleBasedStateMachine):
         if self.closed:
             assert type(call.future.exception()) is carpool.Closed
         return call
+
+    @rule(
+        target=calls,
+        count=st.integers(1, 9),
+        key=st.sampled_from("xyz"),
+        timeout=st.none() | st.floats(0.01, 10),
+        priority=st.integers(-1, 1),
+    )
+    def call_in_one_turn(self, count: int, key: str, timeout: float | None, priority: int) -> Any:
+        deadline = self.driven.now + (self.driven.timeout if timeout is None else timeout)
+        names = [f"c{len(self.made) + place}" for place in range(count)]
+        items = [Item(f"{name}/0") for name in names]
+        made = [Call(name, [item], False, key, deadline) for name, item in zip(names, items, strict=True)]
+        self.made += made
+        futures = self.driven.call_in_one_turn(items, key, timeout, priority)
+        for call, future in zip(made, futures, strict=True):
+            call.future = future
+            future.add_done_callback(call.note)
+            if self.closed:
+                assert type(future.exception()) is carpool.Closed
+        return multiple(*made)
 
     @rule(call=consumes(calls))
     def cancel(self, call: Call) -> None:

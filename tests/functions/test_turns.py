@@ -1,0 +1,221 @@
+"""Calls of one turn of an event loop go to the scheduler as one, and nobody can tell but by the time that it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from typing import Any
+
+import pytest
+
+import carpool
+from tests.functions.programs import run_program
+from tests.functions.ways import PATIENCE, WAYS, Gate, Recorded, Way, double, kinds
+
+pytestmark = pytest.mark.both_loops
+
+by_tasks = pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=lambda way: way.kind)
+
+
+class Held:
+    """A function that is held in its first call, so that others wait in the queue."""
+
+    def __init__(self, way: Way, body: Any = double, **options: Any) -> None:
+        self.gate, self.recorded = Gate(), Recorded(body)
+        chosen = {"max_batch_size": 4, "max_latency": 0.0, "max_in_flight": 1} | options
+        self.function = way.batched(self.recorded, gate=self.gate, **chosen)
+
+    async def hold(self) -> None:
+        self.first = self.function(0)
+        await self.gate.reached()
+
+    @property
+    def core(self) -> Any:
+        return self.function._site.batchers[0].core
+
+    async def turn(self, *items: Any) -> list[carpool.Future[Any]]:
+        """Calls of one turn, and then the next turn."""
+        made = [self.function(item) for item in items]
+        await asyncio.sleep(0)
+        return made
+
+    async def outcomes(self, *turns: list[carpool.Future[Any]]) -> list[Any]:
+        self.gate.open()
+        async with asyncio.timeout(PATIENCE):
+            await self.first
+            return await asyncio.gather(*[future for turn in turns for future in turn], return_exceptions=True)
+
+
+@by_tasks
+async def test_calls_of_one_turn_wait_as_one_request(way: Way) -> None:
+    held = Held(way)
+    await held.hold()
+    calls = await held.turn(1, 2, 3)
+    assert [request.rows for request in held.core.backlog] == [3]
+    assert await held.outcomes(calls) == [2, 4, 6]
+    assert held.recorded.calls == [[0], [1, 2, 3]]
+
+
+@by_tasks
+async def test_batches_are_as_full_as_if_each_had_come_alone(way: Way) -> None:
+    held = Held(way)
+    await held.hold()
+    turns = [await held.turn(*range(1, 4)), await held.turn(*range(4, 10)), await held.turn(*range(10, 13))]
+    assert await held.outcomes(*turns) == [2 * item for item in range(1, 13)]
+    assert held.recorded.calls == [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+
+
+@by_tasks
+async def test_calls_of_one_turn_with_other_arguments_or_times_are_not_one(way: Way) -> None:
+    held = Held(way, lambda items, by=2: [by * item for item in items])
+    await held.hold()
+    function = held.function
+    turn = [function(1), function(2, by=3), function(3, by=3), function.using(priority=1)(4), function(5)]
+    assert await held.outcomes(turn) == [2, 6, 9, 8, 10]
+    assert sorted(map(sorted, held.recorded.calls[1:])) == [[1, 4, 5], [2, 3]]
+
+
+@by_tasks
+async def test_of_a_turn_for_which_there_is_no_room_as_many_are_taken_as_have_room(way: Way) -> None:
+    held = Held(way, max_queue=3)
+    await held.hold()
+    turn = await held.turn(1, 2, 3, 4, 5)
+    assert kinds(await held.outcomes(turn)) == [2, 4, 6, carpool.Overloaded, carpool.Overloaded]
+
+
+@by_tasks
+async def test_one_item_of_a_turn_fails_alone_after_as_many_calls_as_ever(way: Way) -> None:
+    def body(items: list[int]) -> list[int]:
+        if 3 in items:
+            raise ValueError("3")
+        return double(items)
+
+    held = Held(way, body)
+    await held.hold()
+    turn = await held.turn(1, 2, 3, 4)
+    assert kinds(await held.outcomes(turn)) == [2, 4, ValueError, 8]
+    assert held.recorded.calls == [[0], [1, 2, 3, 4], [1, 2], [3, 4], [3], [4]]
+
+
+@by_tasks
+async def test_who_leaves_a_turn_that_travels_is_left_out_of_the_answers(way: Way) -> None:
+    held = Held(way)
+    held.first = held.function(0)
+    others = [held.function(item) for item in (1, 2)]
+    await held.gate.reached()
+    assert others[0].cancel()
+    assert kinds(await held.outcomes(others)) == [asyncio.CancelledError, 4]
+    assert held.function.stats().abandoned == 1
+
+
+@by_tasks
+async def test_a_turn_that_all_left_is_not_computed(way: Way) -> None:
+    held = Held(way)
+    await held.hold()
+    turn = await held.turn(1, 2, 3)
+    assert all(future.cancel() for future in turn)
+    await held.outcomes()
+    assert held.recorded.calls == [[0]]
+    assert held.function.stats().abandoned == 3
+
+
+@by_tasks
+async def test_who_left_in_the_turn_itself_was_never_there(way: Way) -> None:
+    held = Held(way)
+    await held.hold()
+    stays, leaves = held.function(1), held.function(2)
+    leaves.cancel()
+    assert await held.outcomes([stays]) == [2]
+    assert held.recorded.calls == [[0], [1]]
+
+
+@by_tasks
+async def test_a_smaller_size_parts_the_turns_that_wait(way: Way) -> None:
+    held = Held(way)
+    await held.hold()
+    turn = await held.turn(1, 2, 3, 4)
+    held.function.configure(max_batch_size=3)
+    assert await held.outcomes(turn) == [2, 4, 6, 8]
+    assert held.recorded.calls == [[0], [1, 2, 3], [4]]
+
+
+@by_tasks
+async def test_turns_go_in_smaller_batches_once_memory_was_short(way: Way) -> None:
+    def body(items: list[int]) -> list[int]:
+        if len(items) > 2:
+            raise MemoryError
+        return double(items)
+
+    held = Held(way, body)
+    await held.hold()
+    turns = [await held.turn(1, 2, 3, 4), await held.turn(5, 6, 7, 8)]
+    assert await held.outcomes(*turns) == [2 * item for item in range(1, 9)]
+    assert max(len(call) for call in held.recorded.calls[2:]) == 2
+
+
+@by_tasks
+async def test_each_call_of_a_turn_is_counted_and_has_a_context_of_its_own(way: Way) -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
+    found: list[Any] = []
+
+    def body(items: list[int]) -> list[int]:
+        members = carpool.batch().members
+        found.append([(member.start, member.items, member.context.get(variable)) for member in members])
+        return items
+
+    function = way.batched(body)
+
+    def call(item: int) -> carpool.Future[int]:
+        variable.set(item)
+        return function(item)
+
+    calls = [contextvars.copy_context().run(call, item) for item in (5, 6, 7)]
+    assert await asyncio.gather(*calls) == [5, 6, 7]
+    assert found == [[(0, 1, 5), (1, 1, 6), (2, 1, 7)]]
+    await function.close()  # until all of it is counted
+    stats = function.stats()
+    assert (stats.answered, stats.sizes.count, stats.waits.count, stats.request_seconds.count) == (3, 1, 3, 3)
+
+
+@by_tasks
+async def test_all_calls_of_a_turn_that_is_late_are_counted_as_late(way: Way) -> None:
+    held = Held(way)
+    await held.hold()
+    turn = [held.function.using(timeout=0.01)(item) for item in (1, 2, 3)]
+    outcomes = await asyncio.wait_for(asyncio.gather(*turn, return_exceptions=True), PATIENCE)
+    assert kinds(outcomes) == [carpool.DeadlineExceeded] * 3
+    assert len({id(each) for each in outcomes}) == 3
+    assert held.function.stats().refused["deadline"] == 3
+    await held.outcomes()
+
+
+async def test_another_thread_may_wait_for_a_call_of_a_turn_that_has_not_ended() -> None:
+    """The loop is blocked by the very thread that waits."""
+    found: list[int] = []
+    future = carpool.batched(double)(1)
+    thread = threading.Thread(target=lambda: found.append(future.result(PATIENCE)))
+    thread.start()
+    thread.join(PATIENCE)
+    assert found == [2]
+
+
+def test_a_fork_within_a_turn_leaves_the_child_nothing_of_it() -> None:
+    said = run_program("""
+    import asyncio, os
+
+    f = carpool.batched(lambda items: [2 * item for item in items])
+
+    async def main():
+        inherited = f(1)
+        child = os.fork()
+        if not child:
+            say(f(2).result(10))
+            say(type(inherited.exception()).__name__)
+            os._exit(0)
+        os.waitpid(child, 0)
+        say(await inherited)
+
+    asyncio.run(main())
+    """)
+    assert said == ["4", "Closed", "2"]
