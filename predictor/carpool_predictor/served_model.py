@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any
 
 import carpool
-from carpool.workers import pipelines, pool
+from carpool.workers import pool
 from carpool.workers.worker import Backoff
-from carpool_predictor import embeddings, errors, v1, worker
+from carpool_predictor import embeddings, errors, pipelines, v1, worker
 
 # OpenMP threads (torch's) spin while they wait for each other. With a half-busy neighbour on two cores, as a sidecar
 # is, MiniLM made 5 sentences/s one by one and 47 in batches, and 50 and 135 when they yield instead; alone, yielding

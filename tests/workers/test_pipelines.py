@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from carpool.workers import errors, pipelines, pool, worker
+from carpool.workers import errors, pool, worker
+from carpool_predictor import pipelines
 
 from . import models
 from .conftest import On, pausing_for_ever
