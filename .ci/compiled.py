@@ -44,8 +44,8 @@ MODULES = {
         protocols.forms protocols.incremental_scan protocols.interface protocols.json_members protocols.json_rows
         protocols.models protocols.v1 protocols.v2
         protocols.v2_grpc.codec protocols.v2_grpc.messages protocols.v2_grpc.outlines protocols.v2_grpc.tensors
-        protocols.v2_http.answers protocols.v2_http.codec protocols.v2_http.framing protocols.v2_http.json_bodies
-        protocols.v2_http.json_lists
+        protocols.v2_http.answers protocols.v2_http.codec protocols.v2_http.declarations protocols.v2_http.framing
+        protocols.v2_http.json_bodies protocols.v2_http.json_lists
         protocols.v2_http.templates
         recording.ring
         server.fast.connection server.fast.heads server.fast.questions server.fast.requests

@@ -79,17 +79,6 @@ def row_ends(data: Data, rows: int, width: int) -> steps.Steps[Sequence[int] | N
     return ends[::width] if at == len(data) else None
 
 
-def fills(data: Data, datatype: str, rows: int, width: int) -> steps.Steps[tuple[bool, Sequence[int] | None]]:
-    """Whether data are exactly so many rows of so many elements, and for BYTES where each row ends (`row_ends`)."""
-    kind = DATATYPES.get(datatype)
-    if kind is None:
-        return False, None
-    if kind.size is not None:
-        return len(data) == rows * width * kind.size, None
-    ends = yield from row_ends(data, rows, width)
-    return ends is not None, ends
-
-
 def elements(data: Data) -> Iterator[bytes]:
     """The elements of BYTES, of which `row_ends` found that they are whole."""
     view, at = memoryview(data), 0

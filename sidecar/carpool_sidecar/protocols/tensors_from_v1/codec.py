@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from carpool.scheduling import messages
@@ -72,46 +71,20 @@ class Front(Protocol[M]):
         ...
 
 
-@dataclass(slots=True)
 class Payload:
-    """One request, decoded. `most` is the codec's `max_batch_size` then."""
+    """One request, decoded: a column for each input that it has. `most` is the codec's `max_batch_size` then."""
 
-    model: models.ModelName
-    asked: Asked
-    has_rows: bool
-    most: int
+    __slots__ = ("before", "columns", "has_rows", "key", "outputs", "response_format", "row_count")
 
     content: ClassVar[None] = None  # the body is not kept
     row_pattern: ClassVar[None] = None  # the key has the shapes
 
-    @property
-    def columns(self) -> tuple[columns.Column, ...]:
-        """One for each input that the request has."""
-        return self.asked.columns
-
-    @property
-    def row_count(self) -> int:
-        """Implements `interface.Payload`."""
-        return self.asked.columns[0].rows
-
-    @property
-    def response_format(self) -> interface.ResponseFormat | None:
-        """Implements `interface.Payload`."""
-        return self.asked.response_format
-
-    @property
-    def key(self) -> Hashable:
-        """The model, which the path need not name, its inputs and outputs that are asked for, and how many rows go
-        together."""
-        asked = self.asked
-        return (
-            self.model,
-            asked.outputs,
-            asked.before,
-            self.has_rows,
-            self.most,
-            *[each.key for each in asked.columns],
-        )
+    def __init__(self, model: models.ModelName, asked: Asked, has_rows: bool, most: int) -> None:
+        self.columns, self.outputs, self.before, self.response_format = asked
+        self.row_count = self.columns[0].rows
+        self.has_rows = has_rows
+        # The model, which a path need not name, and how many rows go together.
+        self.key: Hashable = (model, self.outputs, self.before, has_rows, most, *[each.key for each in self.columns])
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they go to the predictor."""
@@ -129,7 +102,7 @@ class Codec(Generic[M]):
     the predictor tells anew.
     """
 
-    # State: what is known of the model, and the info that it is from; the info that turned out to be wrong about rows.
+    # State: info, with what follows from it; what is known of the model, once it was asked for.
     def __init__(
         self,
         name: models.ModelName,
@@ -138,30 +111,31 @@ class Codec(Generic[M]):
         front: Front[M],
         on_uneven: Callable[[], None],
     ) -> None:
-        self.info = info
         self._name = name
         self._transport = transport
         self._front = front
         self._on_uneven = on_uneven
-        self._known: tuple[models.ModelInfo, M] | None = None
-        self._uneven: models.ModelInfo | None = None
+        self.info = info
 
     large = 64 * 1024
 
     @property
-    def max_batch_size(self) -> int:
-        """A row for a model without a batch dimension is a call of its own."""
-        return self.info.most_rows if self._has_rows and self._uneven is not self.info else 1
+    def info(self) -> models.ModelInfo:
+        """See the class."""
+        return self._info
 
-    @property
-    def _has_rows(self) -> bool:
-        return self.info.objection() != errors.NotBatched.NO_BATCH_DIMENSION
+    @info.setter
+    def info(self, told: models.ModelInfo) -> None:
+        self._info = told
+        self._known: M | None = None
+        self._has_rows = told.objection() != errors.NotBatched.NO_BATCH_DIMENSION
+        # A row for a model without a batch dimension is a call of its own.
+        self.max_batch_size = told.most_rows if self._has_rows else 1
 
     def _model(self) -> M:
-        known = self._known
-        if known is None or known[0] is not self.info:
-            known = self._known = (self.info, self._front.understand(self.info, self._has_rows))
-        return known[1]
+        if self._known is None:
+            self._known = self._front.understand(self._info, self._has_rows)
+        return self._known
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """Decode a body by the model's metadata. Nothing raises `errors.Unbatchable`."""
@@ -175,8 +149,8 @@ class Codec(Generic[M]):
         """Join the parts' bytes, input by input."""
         ranges: list[tuple[Payload, int, int]] = [(part.request.payload, part.start, part.stop) for part in parts]
         first, shares = ranges[0][0], [(payload.response_format, stop - start) for payload, start, stop in ranges]
-        outputs, rows = first.asked.outputs, sum([size for _, size in shares]) if first.has_rows else None
-        before = first.asked.before if rows is None else (rows,)
+        outputs, rows = first.outputs, sum([size for _, size in shares]) if first.has_rows else None
+        before = first.before if rows is None else (rows,)
         tensors = []
         for place, column in enumerate(first.columns):
             data = b"".join([payload.columns[place].cut(start, stop) for payload, start, stop in ranges])
@@ -193,7 +167,7 @@ class Codec(Generic[M]):
             tensors = yield from self._transport.read_answer(reply)
             found = yield from self._front.write(tensors, outputs, rows, shares)
         except errors.Uneven:
-            self._uneven = self.info
+            self.max_batch_size = 1
             self._on_uneven()
             raise
         return interface.BatchPredictions(self._front.list_name, found)

@@ -120,9 +120,10 @@ def has_shape(text: bytes, shape: Shape) -> steps.Steps[bool]:
     if not _is_possible(shape, len(text)):
         return False
     expected, at = _expected(shape), 0
+    if len(text) < _LARGE:
+        return _skeleton(text) == expected
     for start in range(0, len(text), _LARGE):
-        if start:
-            yield
+        yield
         bones = _skeleton(text[start : start + _LARGE])
         if not expected.startswith(bones, at):
             return False
@@ -132,10 +133,11 @@ def has_shape(text: bytes, shape: Shape) -> steps.Steps[bool]:
 
 def shape_of(text: v2.Data) -> steps.Steps[Shape | None]:
     """The shape of nested lists, () for a value; None if they are ragged or nested more than `DEEPEST` times."""
+    if len(text) < _LARGE:
+        return _shape(_skeleton(bytes(text)), bytes(text), len(text))
     pieces, view = [], memoryview(text)
     for at in range(0, len(view), _LARGE):
-        if at:
-            yield
+        yield
         pieces.append(_skeleton(bytes(view[at : at + _LARGE])))
     return _shape(b"".join(pieces), bytes(view[:_LARGE]), len(view))
 

@@ -141,7 +141,7 @@ def dtype_of(datatype: str) -> str:
 
 def read(values: columns.Values) -> steps.Steps[columns.Column]:
     """An input's values; raises `errors.BadRequest` for the first instance whose shape or values are wrong."""
-    return (yield from (_read_strings(values) if values.spec.datatype == v2.BYTES else _read_numbers(values)))
+    return _read_strings(values) if values.spec.datatype == v2.BYTES else _read_numbers(values)
 
 
 def _read_numbers(values: columns.Values) -> steps.Steps[columns.Column]:
@@ -160,10 +160,11 @@ def _read_numbers(values: columns.Values) -> steps.Steps[columns.Column]:
 
 
 def _without_brackets(text: bytes) -> steps.Steps[bytes]:
+    if len(text) < _LARGE:
+        return text.translate(None, b"[]")
     pieces = []
     for at in range(0, len(text), _LARGE):
-        if at:
-            yield
+        yield
         pieces.append(text[at : at + _LARGE].translate(None, b"[]"))
     return b"".join(pieces)
 

@@ -148,10 +148,10 @@ class Codec:
         return self.info.most_rows
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
-        return steps.at_once(self.parse_in_steps(body, max_rows))
+        return steps.at_once(self.understand(body, messages.scan(body), max_rows))
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        return (yield from self.understand(body, messages.scan(body), max_rows))
+        return self.understand(body, messages.scan(body), max_rows)
 
     def understand(self, body: bytes, found: messages.Fields, max_rows: int) -> steps.Steps[Payload]:
         """`parse` for a body that was scanned already."""

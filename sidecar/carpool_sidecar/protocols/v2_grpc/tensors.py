@@ -51,12 +51,14 @@ def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> steps.Steps
     Raises `v2.Misfit` unless `data` are exactly such a tensor's elements in raw form.
     """
     count, rows = math.prod(shape), shape[0] if shape else 1
-    is_full, ends = yield from v2.fills(data, datatype, rows, count // rows if rows else 0)
-    if is_full:
-        return ends
     size = v2.DATATYPES[datatype].size
     if size is None:
+        ends = yield from v2.row_ends(data, rows, count // rows if rows else 0)
+        if ends is not None:
+            return ends
         raise v2.Misfit(f"{count} elements of BYTES, each after its length, do not fill {len(data)} bytes")
+    if len(data) == count * size:
+        return None
     needed = f"{count * size} bytes are needed for shape {list(shape)} of {datatype}"
     raise v2.Misfit(f"{needed}; got {len(data)}")
 

@@ -12,7 +12,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, steps, v2
-from carpool_sidecar.protocols.v2_http import framing, json_bodies, json_lists
+from carpool_sidecar.protocols.v2_http import declarations, framing, json_bodies, json_lists
 
 LIST_NAME: Final = b"outputs"
 
@@ -27,25 +27,30 @@ _ID_BEHIND_NAMES: Final = re.compile(
 
 
 class AnswerTemplate(NamedTuple):
-    """An answer's text without its data. `others` are the members but outputs and id, each after a comma."""
+    """An answer's text without its data. `others` are the members but outputs and id, each after a comma.
+
+    It `has_strings` if an output of BYTES is in binary.
+    """
 
     pieces: tuple[bytes, ...]
-    outputs: tuple[json_bodies.Tensor, ...]
+    outputs: tuple[declarations.Tensor, ...]
     others: bytes
+    has_strings: bool
     numbers: int = 0  # what a predictor writes is looked at closely
 
 
 def learn(rest: json_bodies.Rest) -> AnswerTemplate:
     """The template of an answer; raises `errors.BadRequest` for what is none."""
     outputs = tuple(_read_output(f"outputs[{number}]", each) for number, each in enumerate(rest.tensors))
-    others = [json_bodies.member(name, raw) for name, raw in rest.members.items() if name != "id"]
-    return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others))
+    others = [declarations.member(name, raw) for name, raw in rest.members.items() if name != "id"]
+    has_strings = any(each.size is not None and each.datatype == v2.BYTES for each in outputs)
+    return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others), has_strings)
 
 
-def _read_output(place: str, members: json_bodies.Members) -> json_bodies.Tensor:
+def _read_output(place: str, members: declarations.Members) -> declarations.Tensor:
     if members.get("parameters") == b"null":  # they would be there twice beside a size
         members = {name: raw for name, raw in members.items() if name != "parameters"}
-    given = json_bodies.read_tensor(place, members)
+    given = declarations.read_tensor(place, members)
     if (given.written_size is None) is not given.has_data:
         raise errors.BadRequest(f"{place} has neither data nor binary_data_size, or both")
     return given.with_size(place)
@@ -65,7 +70,7 @@ class Column:
 
     def __init__(
         self,
-        what: json_bodies.Tensor,
+        what: declarations.Tensor,
         data: v2.Data,
         rows: int,
         ends: Sequence[int] | None,
@@ -123,35 +128,54 @@ class Column:
         return v2.cut(self.data, self._row_size, self._ends, start, stop)
 
 
-def _texts(data: json_lists.Data, rows: int, width: int) -> steps.Steps[tuple[list[bytes], bool]]:
+def _texts(
+    text: v2.Data, looked: json_lists.Looked | None, rows: int, width: int
+) -> steps.Steps[tuple[list[bytes], bool]]:
     """Each row of data in JSON, and whether rows are as they were written: the items of the list."""
-    text = data.text
-    if text[1] in json_lists.BLANK_OR_LIST or data.rows is not None:
+    listed = None if looked is None else looked.rows
+    found: list[bytes] = []
+    if listed is not None and len(listed) == rows:
+        group = max(1, rows * _GROUP // len(text))
+        for start in range(0, rows, group):
+            some = [bytes(each) for each in listed[start : start + group]]
+            if not _are_rows(some, width):
+                break
+            found += some
+            yield
+        if len(found) == rows:
+            return found, True
+    elif text[1] in json_lists.BLANK_OR_LIST:
         try:
-            items = json_lists.items(text) if data.rows is None else data.rows
+            found = json_lists.items(text)
         except msgspec.MsgspecError:  # NaN or infinity is in it
-            items = ()
-        if len(items) == rows:
-            found: list[bytes] = []
-            group = max(1, rows * _GROUP // len(text))
-            for start in range(0, rows, group):
-                if start:
-                    yield
-                some = [bytes(each) for each in items[start : start + group]]
-                if not all(each.startswith(b"[") and json_lists.count(each) == width for each in some):
-                    break
-                found += some
-            if len(found) == rows:
-                return found, True
+            found = []
+        if len(found) == rows and _are_rows(found, width):
+            return found, True
     return (yield from json_lists.rows(text, rows, width)), False
+
+
+def _are_rows(texts: Sequence[bytes], width: int) -> bool:
+    return all(text.startswith(b"[") and json_lists.count(text) == width for text in texts)
+
+
+class Outputs(NamedTuple):
+    """An answer taken apart: its outputs' `data` fill their shapes, and `ends` tells where rows of BYTES end.
+
+    Of data in JSON, in order, large ones were `looked` at; empty if there are none.
+    """
+
+    template: AnswerTemplate
+    data: list[v2.Data]
+    ends: declarations.Ends
+    looked: Sequence[json_lists.Looked | None]
 
 
 def outputs_of(
     splitter: json_bodies.BodySplitter[AnswerTemplate],
     response: interface.UpstreamResponse,
     check: Callable[[AnswerTemplate], None] = lambda _: None,
-) -> steps.Steps[tuple[AnswerTemplate, list[json_lists.Data], list[tuple[v2.Data, Sequence[int] | None]]]]:
-    """An answer without its data, those of its data that are JSON, and all of them, which fill their shapes.
+) -> steps.Steps[Outputs]:
+    """What the predictor answered.
 
     What `check` raises comes before what is wrong with the data. Raises `errors.UpstreamBroken` for what is no answer.
     """
@@ -159,16 +183,26 @@ def outputs_of(
     size = framing.json_size(response.headers, len(body))
     stop = len(body) if size is None else size
     text = _without_id(body, stop)
+    end = stop if text is body else len(text)
+    looked: Sequence[json_lists.Looked | None] = ()
     try:
-        template, _, listed = yield from splitter.split(text, stop if text is body else len(text))
+        known = splitter.match(text, end)
+        if known is None:
+            template, _, listed, looked = yield from splitter.split(text, end)
+        else:
+            template, _, listed, _ = known
         check(template)
-        filled = yield from json_bodies.fill("output", template.outputs, body, stop, listed)
-        left = len(body) - stop - sum([what.size or 0 for what in template.outputs])
+        outputs = template.outputs
+        ends: declarations.Ends = {}
+        if template.has_strings:
+            ends = yield from declarations.string_ends(outputs, body, stop)
+        filled = declarations.fill("output", outputs, body, stop, listed, looked, ends)
+        left = len(body) - stop - sum([what.size or 0 for what in outputs])
         if left:
             raise errors.BadRequest(f"{left} bytes are left over after the outputs' data")
     except (errors.BadRequest, errors.Unbatchable) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
-    return template, listed, filled
+    return Outputs(template, filled, ends, looked)
 
 
 class Reader:
@@ -188,11 +222,17 @@ class Reader:
         """
         rows = slots[-1][2]
         check = functools.partial(self._check_rows, rows)
-        template, listed, filled = yield from outputs_of(self._splitter, response, check)
-        columns, lists = [], iter(listed)
-        for what, (data, ends) in zip(template.outputs, filled, strict=True):
-            texts, is_nested = (yield from _texts(next(lists), rows, what.width)) if what.size is None else ([], False)
-            columns.append(Column(what, data, rows, ends, texts, is_nested))
+        template, filled, ends, looked = yield from outputs_of(self._splitter, response, check)
+        columns: list[Column] = []
+        place = 0
+        for number, (what, data) in enumerate(zip(template.outputs, filled, strict=True)):
+            texts: list[bytes] = []
+            is_nested = False
+            if what.size is None:
+                seen = looked[place] if looked else None
+                texts, is_nested = yield from _texts(data, seen, rows, what.width)
+                place += 1
+            columns.append(Column(what, data, rows, ends.get(number), texts, is_nested))
         result = Result(template, columns, rows)
         result.prepare(slots)
         return interface.BatchPredictions(LIST_NAME, result)

@@ -16,7 +16,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, models, steps, v2
-from carpool_sidecar.protocols.v2_http import answers, framing, json_bodies, json_lists, templates
+from carpool_sidecar.protocols.v2_http import answers, declarations, framing, json_bodies, json_lists, templates
 
 # A request with more takes seconds to be looked through, and many times its size in memory.
 _MOST_OBJECTS: Final = 64 * 1024
@@ -166,12 +166,15 @@ class Reader:
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """See `interface.Codec`."""
-        if json_size is None:
-            like_the_last = self._splitter.match_last(body)
-            if like_the_last is not None and like_the_last[0].rows <= max_rows:
-                template, ident, text = like_the_last
-                return Payload(template, body, None, (text,), ident)
-        return steps.at_once(self.parse_in_steps(body, max_rows, json_size))
+        stop = len(body) if json_size is None else json_size
+        known = self._splitter.match(body, stop) if 0 < stop <= len(body) else None
+        if known is None:
+            return steps.at_once(self.parse_in_steps(body, max_rows, json_size))
+        template, ident, data, is_full = known
+        if is_full and template.rows <= max_rows:
+            return Payload(template, body, json_size, data, ident)
+        ends = steps.at_once(declarations.string_ends(template.inputs, body, stop)) if template.has_strings else {}
+        return _payload(template, ident, data, (), ends, body, max_rows, json_size)
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
         """See `interface.Codec`."""
@@ -183,19 +186,42 @@ class Reader:
                 raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # no JSON at all: Triton's raw binary request
             stop = json_size
         try:
-            template, ident, listed = yield from self._splitter.split(body, stop)
-            if template.rows > max_rows:
-                raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
-            data = yield from _all_data(template, body, json_size, listed)
+            template, ident, data, looked = yield from self._splitter.split(body, stop)
         except v2.Misfit as misfit:
             raise errors.Unbatchable(misfit.not_batched) from None
-        return Payload(template, body, json_size, data, ident)
+        ends = yield from declarations.string_ends(template.inputs, body, stop)
+        return _payload(template, ident, data, looked, ends, body, max_rows, json_size)
 
 
-def _all_data(
-    template: templates.RequestTemplate, body: bytes, json_size: int | None, listed: Sequence[json_lists.Data]
-) -> steps.Steps[list[v2.Data]]:
-    """The data of all inputs."""
+def _payload(
+    template: templates.RequestTemplate,
+    ident: bytes | None,
+    data: Sequence[v2.Data],
+    looked: Sequence[json_lists.Looked | None],
+    ends: declarations.Ends,
+    body: bytes,
+    max_rows: int,
+    json_size: int | None,
+) -> Payload:
+    """The payload of a request that was taken apart (`json_bodies.Parted`), if its data are what it says."""
+    if template.rows > max_rows:
+        raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
+    _check_data(template, body, json_size, data, looked)
+    try:
+        filled = declarations.fill("input", template.inputs, body, json_size or 0, data, looked, ends)
+    except v2.Misfit as misfit:
+        raise errors.Unbatchable(misfit.not_batched) from None
+    return Payload(template, body, json_size, filled, ident)
+
+
+def _check_data(
+    template: templates.RequestTemplate,
+    body: bytes,
+    json_size: int | None,
+    data: Sequence[v2.Data],
+    looked: Sequence[json_lists.Looked | None],
+) -> None:
+    """Whether binary data are as long as they claim to be, and those in JSON have no more strings than may be."""
     at, expected = json_size or 0, template.binary_size
     if expected is not None or json_size not in (None, len(body)):
         if json_size is None:
@@ -203,11 +229,11 @@ def _all_data(
         if at + (expected or 0) != len(body):
             told = f"{len(body) - at} bytes after {at} bytes of JSON, the inputs' binary_data_size is {expected or 0}"
             raise errors.BadRequest(f"the body has {told}")
-    for each in listed:
-        if each.elements < 0 and json_lists.has_strings(each.text, v2.MOST_STRINGS):
-            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
-    filled = yield from json_bodies.fill("input", template.inputs, body, at, listed)
-    return [data for data, _ in filled]
+    for number, text in enumerate(data):
+        if len(text) > v2.MOST_STRINGS:
+            found = looked[number] if looked else None
+            if (found is None or found.elements < 0) and json_lists.has_strings(text, v2.MOST_STRINGS):
+                raise errors.Unbatchable(errors.NotBatched.MEMBERS)
 
 
 # --- merging ----------------------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from carpool_sidecar import caches, errors
 from carpool_sidecar.protocols import beyond_json, json_members, json_rows, steps, v2
-from carpool_sidecar.protocols.v2_http import json_lists
+from carpool_sidecar.protocols.v2_http import declarations, json_lists
 
 PLACEHOLDER: Final = b"0"
 """What stands in the rest for a tensor's data, which are a list."""
@@ -38,17 +38,7 @@ _PLAIN_DATA: Final = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the ne
 
 _DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
 _SPACE: Final = b" \t\r\n"
-_SPACE_AND_COLON: Final = b" \t\r\n:"
 _CLOSING: Final = 0x5D  # ]
-
-Members = dict[str, bytes]
-"""An object's members, their values as they were written."""
-
-_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_TEXT: Final = msgspec.json.Decoder(str)
-_SHAPE: Final = msgspec.json.Decoder(list[int])
-MISSING: Final = b"null"
-_MOST_DIGITS: Final = 18  # more bytes than any body has
 
 
 class Template(Protocol):
@@ -74,9 +64,21 @@ class Rest(NamedTuple):
     `members` are without the tensors; an `id` is only among them if it is neither first nor last, or no simple string.
     """
 
-    members: Members
-    tensors: list[Members]
+    members: declarations.Members
+    tensors: list[declarations.Members]
     pieces: tuple[bytes, ...]
+
+
+class Parted(NamedTuple, Generic[T]):
+    """A body taken apart: what is `known` of the rest, the id taken out (as written, None if none was), and the data.
+
+    The data are JSON lists, or at least as long as they claim to be (`json_lists.is_flat`). Large ones were looked at.
+    """
+
+    known: T
+    ident: bytes | None
+    data: list[v2.Data]
+    looked: list[json_lists.Looked | None]
 
 
 class _Latest(Generic[T]):
@@ -111,62 +113,92 @@ class BodySplitter(Generic[T]):
         self._member = member
         self._learn = learn
         self._most_objects = most_objects
-        self._decoder = msgspec.json.Decoder(
-            msgspec.defstruct(
-                "Body", [(member, list[dict[str, msgspec.Raw]])]
-            )  # one pass, and no objects but for tensors
-        )
+        # One pass, and no objects but for tensors.
+        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Body", [(member, list[dict[str, msgspec.Raw]])]))
         self._list = msgspec.json.Decoder(msgspec.defstruct("List", [(member, msgspec.Raw)]))
         self._known: caches.Cache[bytes, tuple[T, ...]] = caches.Cache(
             "v2_requests" if member == "inputs" else "v2_answers", _MOST_KEPT_BYTES, _MOST_OF_SIBLINGS
         )
         self._latest: _Latest[T] | None = None
 
-    def match_last(self, body: bytes) -> tuple[T, bytes | None, bytes] | None:
-        """What `split` finds if a body, all JSON, is like the one before but for its numbers and its id."""
+    def match(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[v2.Data], bool] | None:
+        """What `split` finds in a small body whose rest is known, and whether the data are as flat and full as they
+        should be; else None."""
         latest = self._latest
-        if latest is None:
-            return None
-        if body.startswith(latest.opening):
+        if latest is not None and stop == len(body) and body.startswith(latest.opening):
             text = latest.data(body, latest.begin)
-            return None if text is None else (latest.kept, None, text)
-        ident, start = _ident(body, len(body))
-        if not start or not body.startswith(latest.first, start):
+            if text is not None:
+                return latest.kept, None, [text], True
+        ident, start = _ident(body, stop)
+        if not start or stop - start > json_lists.STEP:
             return None
-        text = latest.data(body, start + latest.begin - 1)
-        return None if text is None else (latest.kept, ident, text)
+        if latest is not None and stop == len(body) and body.startswith(latest.first, start):
+            text = latest.data(body, start + latest.begin - 1)
+            if text is not None:
+                return latest.kept, ident, [text], True
+        known = self._match_small(body, start, stop)
+        return None if known is None else (known[0], ident, known[1], False)
 
-    def split(self, body: bytes, stop: int) -> steps.Steps[tuple[T, bytes | None, list[json_lists.Data]]]:
-        """What is known of the rest, the id taken out (as written, None if none was), and the data.
+    def split(self, body: bytes, stop: int) -> steps.Steps[Parted[T]]:
+        """Take a body apart, of which only the first `stop` bytes are JSON.
 
-        Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
-        of objects of the member's name, or has a member twice, `v2.Misfit`, and `errors.Unbatchable`.
+        Raises `errors.BadRequest` for what is no JSON object with a list of objects of the member's name, or has a
+        member twice, `v2.Misfit`, and `errors.Unbatchable`.
         """
         ident, start = _ident(body, stop)
-        known = (yield from self._match_known(body, start, stop)) if start else None
+        known = (yield from self._match(body, ident, start, stop)) if start else None
         if known is not None:
-            return known[0], ident, known[1]
+            return known
         text = body if stop == len(body) else body[:stop]
         _check_id(text)
-        found, ident, start = _ID.match(text), None, 1
-        if found:
-            ident, start = found[1], found.end()
+        match, ident, start = _ID.match(text), None, 1
+        if match:
+            ident, start = match[1], match.end()
         elif last := _LAST_ID.search(text, max(0, len(text) - _LONGEST_LAST_ID)):
             text, ident = text[: last.start()] + b"}", last[1]
-        if found or text.startswith(b"{"):
-            known = yield from self._match_known(text, start, len(text))
+        if match or text.startswith(b"{"):
+            known = yield from self._match(text, ident, start, len(text))
             if known is not None:
-                return known[0], ident, known[1]
-        return self._learn_from(text, ident, start if found else _start(text))
+                return known
+        return self._learn_from(text, ident, start if match else _start(text))
 
-    def _match_known(self, body: bytes, start: int, stop: int) -> steps.Steps[tuple[T, list[json_lists.Data]] | None]:
+    def _match(self, body: bytes, ident: bytes | None, start: int, stop: int) -> steps.Steps[Parted[T] | None]:
+        """A body whose rest is known."""
+        if stop - start <= json_lists.STEP:
+            small = self._match_small(body, start, stop)
+            return None if small is None else Parted(small[0], ident, small[1], [None] * len(small[1]))
         for kept in self._begun(body, start, stop):
-            found = yield from _fit(kept.pieces, kept.numbers, body, start, stop)
-            if found is not None:
-                if kept.numbers and found[0].elements == kept.numbers:
-                    self._latest = _Latest(kept)
-                return kept, found
+            data = _between(kept.pieces, body, start, stop)
+            looked: list[json_lists.Looked | None] = []
+            at = start
+            for piece, text in zip(kept.pieces, data or (), strict=False):
+                at += len(piece)
+                looked.append((yield from json_lists.look(body, at, text, kept.numbers)))
+                at += len(text)
+            if data is not None and None not in looked:
+                if kept.numbers and looked[0] == (kept.numbers, None):
+                    self._remember(kept)
+                return Parted(kept, ident, data, looked)
         return None
+
+    def _match_small(self, body: bytes, start: int, stop: int) -> tuple[T, list[v2.Data]] | None:
+        for kept in self._begun(body, start, stop):
+            data = _between(kept.pieces, body, start, stop)
+            if data is None:
+                continue
+            if 0 < kept.numbers < len(data[0]) and json_lists.is_small_and_flat(
+                data[0], json_lists.outline(kept.numbers)
+            ):
+                self._remember(kept)
+                return kept, data
+            if all(map(json_lists.is_list, data)):
+                return kept, data
+        return None
+
+    def _remember(self, kept: T) -> None:
+        """The latest body of these pieces was flat."""
+        if self._latest is None or self._latest.kept is not kept:
+            self._latest = _Latest(kept)
 
     def _begun(self, body: bytes, start: int, stop: int) -> tuple[T, ...]:
         """The templates of bodies that have the same text before their first data."""
@@ -174,9 +206,7 @@ class BodySplitter(Generic[T]):
         end = before if before >= 0 else stop
         return self._known.get(body[start:end], ()) if end - start <= v2.MOST_TEXT else ()
 
-    def _learn_from(
-        self, text: bytes, ident: bytes | None, start: int
-    ) -> tuple[T, bytes | None, list[json_lists.Data]]:
+    def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> Parted[T]:
         """The same for a text that is new."""
         try:
             return self._learn_masked(text, text, ident, start)
@@ -190,9 +220,7 @@ class BodySplitter(Generic[T]):
                 flaw = error if isinstance(error, msgspec.ValidationError) else flaw
         raise _refusal(text, flaw)
 
-    def _learn_masked(
-        self, text: bytes, mask: bytes, ident: bytes | None, start: int
-    ) -> tuple[T, bytes | None, list[json_lists.Data]]:
+    def _learn_masked(self, text: bytes, mask: bytes, ident: bytes | None, start: int) -> Parted[T]:
         """The same; `mask` is JSON of the same size for a text that is none, else the text itself."""
         objects = text.count(b"{")
         if objects > self._most_objects or (objects > v2.MOST_TENSORS and not self._has_few(mask)):
@@ -208,8 +236,8 @@ class BodySplitter(Generic[T]):
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         whole = PLACEHOLDER.join(pieces)
         json.loads(whole, object_pairs_hook=_unique, parse_int=str, parse_float=str)
-        members = object_of(whole)
-        tensors = list(map(object_of, json_lists.items(members.pop(self._member))))
+        members = declarations.object_of(whole)
+        tensors = list(map(declarations.object_of, json_lists.items(members.pop(self._member))))
         if any(tensor["data"] != PLACEHOLDER for tensor in tensors if "data" in tensor):
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # something else named `data` was taken for a tensor's
         if _ID.match(text):
@@ -220,7 +248,8 @@ class BodySplitter(Generic[T]):
         kept = self._learn(Rest(members, tensors, tuple(pieces)))
         if "id" not in members:
             self._keep(kept)
-        return kept, ident, [json_lists.Data(json_lists.data_at(text, *span)) for span in found]
+        data = [json_lists.data_at(text, *span) for span in found]
+        return Parted(kept, ident, data, [None] * len(data))
 
     def _has_few(self, text: bytes) -> bool:
         """Whether there are no more tensors than may be, found before an object is made of each."""
@@ -294,23 +323,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 # --- data -------------------------------------------------------------------------------------------------------
 
 
-def _fit(
-    pieces: tuple[bytes, ...], numbers: int, body: bytes, start: int, stop: int
-) -> steps.Steps[list[json_lists.Data] | None]:
-    """The data if all else of the body is these pieces, and the data are JSON lists; None otherwise."""
+def _between(pieces: tuple[bytes, ...], body: bytes, start: int, stop: int) -> list[v2.Data] | None:
+    """What is between these pieces, if all else of the body is they; None otherwise."""
     at, end = start + len(pieces[0]), stop - len(pieces[-1])
     if not body.startswith(pieces[0], start) or not body.endswith(pieces[-1], start, stop):
         return None
     if len(pieces) == 1:
         return [] if at == stop else None
-    found: list[json_lists.Data] = []
-    for piece in pieces[1:]:
-        edge = body.find(piece, at, end) if len(found) < len(pieces) - 2 else end
-        data = (yield from json_lists.look(body, at, edge, numbers)) if edge >= at else None
-        if data is None:
+    found: list[v2.Data] = []
+    for piece in pieces[1:-1]:
+        edge = body.find(piece, at, end)
+        if edge < 0:
             return None
-        found.append(data)
+        found.append(json_lists.data_at(body, at, edge))
         at = edge + len(piece)
+    if end < at:
+        return None
+    found.append(json_lists.data_at(body, at, end))
     return found
 
 
@@ -337,160 +366,3 @@ def _find(text: bytes, tensors: list[dict[str, msgspec.Raw]]) -> list[tuple[int,
         spans.append((at, at + len(data)))
         at += len(data)
     return spans
-
-
-# --- members, read one by one -----------------------------------------------------------------------------------
-
-
-class TensorText(NamedTuple):
-    """A tensor as JSON: the number of its rows stands between `head` and `tail`; `said` are its parameters."""
-
-    head: bytes
-    tail: bytes
-    said: bytes
-
-    def in_json(self, rows: int) -> bytes:
-        """The tensor up to the elements of its data."""
-        said = b',"parameters":{%b}' % self.said if self.said else b""
-        return b'%b%d%b%b,"data":[' % (self.head, rows, self.tail, said)
-
-    def in_binary(self, rows: int, size: int) -> bytes:
-        """The tensor with so many bytes of data in binary."""
-        said = self.said + b"," if self.said else b""
-        return b'%b%d%b,"parameters":{%b"binary_data_size":%d}}' % (self.head, rows, self.tail, said, size)
-
-
-class Tensor(NamedTuple):
-    """A tensor as it was written, but for its data: `parameters` are their names, `width` elements are in a row.
-
-    `written_size` is its `binary_data_size`; `size` the same once it was read (`with_size`), None for data in JSON.
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    elements: int
-    width: int
-    parameters: tuple[str, ...]
-    written_size: bytes | None
-    has_data: bool
-    text: TensorText
-    size: int | None = None
-
-    def with_size(self, place: str) -> Tensor:
-        """Raises `errors.BadRequest` for a size that is none."""
-        raw = self.written_size
-        if raw is None:
-            return self
-        if not raw.isdigit() or len(raw) > _MOST_DIGITS:
-            raise errors.BadRequest(f"{place}.binary_data_size must be a number of bytes, not {raw.decode()[:40]}")
-        return self._replace(size=int(raw))
-
-
-def fill(
-    noun: str, tensors: Sequence[Tensor], body: bytes, at: int, listed: Sequence[json_lists.Data]
-) -> steps.Steps[list[tuple[v2.Data, Sequence[int] | None]]]:
-    """Each tensor's data, and for BYTES in binary where its rows end; what is in binary begins at a place in the body.
-
-    Raises `v2.Misfit` for data that do not fill their shape, and `errors.Unbatchable` for those nested too deeply.
-    """
-    found: list[tuple[v2.Data, Sequence[int] | None]] = []
-    lists, view = iter(listed), memoryview(body)
-    for what in tensors:
-        ends: Sequence[int] | None = None
-        if what.size is None:
-            given = next(lists)
-            data, count = given.text, given.count_elements()
-            is_full, told = count == what.elements, f"'data' has {count}"
-        else:
-            data = view[at : at + what.size]
-            at += what.size
-            is_full, ends = yield from v2.fills(data, what.datatype, what.shape[0] if what.shape else 1, what.width)
-            told = f"there are {what.size} bytes"
-        if not is_full:
-            shape = f"shape {list(what.shape)} of {what.datatype} has {what.elements} elements"
-            raise v2.Misfit(f"{noun} {what.name!r}: {shape}, {told}")
-        found.append((data, ends))
-    return found
-
-
-def object_of(text: bytes) -> Members:
-    """An object's members; raises `msgspec.DecodeError` for what is none."""
-    try:
-        return {name: bytes(raw) for name, raw in _OBJECT.decode(text).items()}
-    except msgspec.DecodeError:
-        mask = beyond_json.masked(text, with_words=False)
-        if mask is None:
-            raise
-    places = json_members.find(mask, last_counts=True).values()
-    return {json.loads(text[at.start : at.value].rstrip(_SPACE_AND_COLON)): text[at.value : at.stop] for at in places}
-
-
-def read_tensor(place: str, written: Members) -> Tensor:
-    """Raises `errors.BadRequest` as all functions here do, and `v2.Misfit` for a shape."""
-    members = dict(written)
-    name = read_text(members.pop("name", MISSING), f"{place}.name")
-    datatype = read_text(members.pop("datatype", MISSING), f"{place}.datatype")
-    shape = _shape(members.pop("shape", MISSING), f"{place}.shape")
-    parameters = read_parameters(members, f"{place}.")
-    names = tuple(parameters)
-    size = parameters.pop("binary_data_size", None)
-    has_data = members.pop("data", None) is not None
-    texts = [b'{"name":%b,"datatype":%b' % (write_text(name), write_text(datatype))]
-    texts += [member(each, raw) for each, raw in members.items()]
-    said = b",".join(member(each, raw) for each, raw in parameters.items())
-    tail = b"".join(b",%d" % each for each in shape[1:]) + b"]"
-    text = TensorText(b",".join([*texts, b'"shape":[']), tail, said)
-    return Tensor(name, datatype, shape, math.prod(shape), math.prod(shape[1:]), names, size, has_data, text)
-
-
-def read_text(raw: bytes, place: str) -> str:
-    """A string; half characters in it are lone surrogates."""
-    try:
-        return _TEXT.decode(raw)
-    except msgspec.ValidationError:
-        raise errors.BadRequest(f"{place} must be a string") from None
-    except msgspec.DecodeError:
-        return str(json.loads(raw))
-
-
-def write_text(text: str) -> bytes:
-    """A string that was read, as JSON."""
-    try:
-        return msgspec.json.encode(text)
-    except UnicodeEncodeError:
-        return json.dumps(text).encode()
-
-
-def read_parameters(members: Members, place: str) -> Members:
-    """The members of the object `parameters`; it is taken out of the others."""
-    raw = take(members, "parameters")
-    if raw is None:
-        return {}
-    try:
-        return object_of(raw)
-    except msgspec.MsgspecError:
-        raise errors.BadRequest(f"{place}parameters must be an object") from None
-
-
-def take(members: Members, name: str) -> bytes | None:
-    """Take a member out; one that is null stays, as something that is merely written along."""
-    found = members.get(name)
-    if found is None or found == b"null":
-        return None
-    del members[name]
-    return found
-
-
-def member(name: str, raw: bytes) -> bytes:
-    """A member of an object, as JSON."""
-    return b"%b:%b" % (write_text(name), raw)
-
-
-def _shape(raw: bytes, place: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(_SHAPE.decode(raw))
-    except msgspec.MsgspecError:
-        raise v2.Misfit(f"{place} must be a list of whole numbers") from None
-    v2.check_shape(place, shape)
-    return shape

@@ -41,7 +41,8 @@ _OPENINGS: Final = re.compile(rb"[\[ \t\r\n]*")
 # Rows of so many elements are found by their ends, narrower ones by their elements.
 _WIDE: Final = 16
 _FEW: Final = 8
-_STEP: Final = 512 * 1024  # bytes that are looked at in one step
+STEP: Final = 512 * 1024
+"""Bytes that are looked at in one step."""
 WORTH_A_VIEW: Final = 64 * 1024
 """Bytes from which on a view costs less than a copy."""
 _PIECE: Final = 64 * 1024  # bytes that are cut up in one step
@@ -63,19 +64,19 @@ def is_list(text: v2.Data) -> bool:
     if not text or text[0] != _OPENING or text[-1] != _CLOSING:
         return False
     try:
-        if not _is_value(text) and not ((mask := masked(bytes(text))) and _is_value(mask)):
-            return False
-        if type(text) is not bytes or not text.isascii():
-            json_rows.check_utf8(text)
-    except (errors.BadRequest, RecursionError):
-        return False
-    return True
-
-
-def _is_value(text: v2.Data) -> bool:
-    try:
         _decode(text)
     except msgspec.MsgspecError:
+        mask = masked(bytes(text))
+        return mask is not None and is_list(mask) and _is_utf8(text)
+    except RecursionError:
+        return False
+    return (type(text) is bytes and text.isascii()) or _is_utf8(text)
+
+
+def _is_utf8(text: v2.Data) -> bool:
+    try:
+        json_rows.check_utf8(text)
+    except errors.BadRequest:
         return False
     return True
 
@@ -100,18 +101,19 @@ def is_flat(data: v2.Data, outlined: bytes) -> steps.Steps[bool]:
     makes their list invalid, but never moves an element to another place. Looking closer takes twice as long.
     """
     at = 0
-    for start in range(0, len(data), _STEP):
+    for start in range(0, len(data), STEP):
         if start:
             yield
-        piece = bytes(data[start : start + _STEP]).translate(None, _NUMERIC)
+        piece = bytes(data[start : start + STEP]).translate(None, _NUMERIC)
         if not outlined.startswith(piece, at):
             return False
         at += len(piece)
     return at == len(outlined) and _has_clean_ends(data)
 
 
-def is_small_and_flat(text: bytes, outlined: bytes) -> bool:
-    """The same for text of some kilobytes, in one go: it is looked for in nearly every request."""
+def is_small_and_flat(data: v2.Data, outlined: bytes) -> bool:
+    """The same for some kilobytes, in one go: it is looked for in nearly every request."""
+    text = data if type(data) is bytes else bytes(data)
     return text.translate(None, _NUMERIC) == outlined and _has_clean_ends(text)
 
 
@@ -136,7 +138,7 @@ def mask_non_finite(text: bytes) -> bytes:
 
 def has_strings(data: v2.Data, most: int) -> bool:
     """Whether there may be more than so many strings in it: quotes within strings count as well."""
-    return len(data) > most and bytes(data).count(b'"') > 2 * most
+    return bytes(data).count(b'"') > 2 * most
 
 
 def count(data: v2.Data) -> int:
@@ -228,19 +230,11 @@ def _skip(text: bytes, at: int, commas: int, size: int) -> int:
 # --- lists in bodies --------------------------------------------------------------------------------------------
 
 
-class Data(NamedTuple):
-    """A tensor's data in a body: a JSON list, or at least as long a one as it claims to be (`is_flat`).
+class Looked(NamedTuple):
+    """A large list that was looked through: how many `elements` it has, and its rows if these are lists or strings."""
 
-    Of a large one it may be known how many `elements` it has, else -1, and its `rows` if these are lists or strings.
-    """
-
-    text: v2.Data
-    elements: int = -1
-    rows: json_rows.Rows | None = None
-
-    def count_elements(self) -> int:
-        """Raises `errors.Unbatchable` as `count` does."""
-        return count(self.text) if self.elements < 0 else self.elements
+    elements: int
+    rows: json_rows.Rows | None
 
 
 def data_at(body: bytes, start: int, stop: int) -> v2.Data:
@@ -248,23 +242,26 @@ def data_at(body: bytes, start: int, stop: int) -> v2.Data:
     return body[start:stop] if stop - start < WORTH_A_VIEW else memoryview(body)[start:stop]
 
 
-def look(body: bytes, start: int, stop: int, numbers: int) -> steps.Steps[Data | None]:
-    """The data between two places; None if that is no list. `numbers` is how many are expected, 0 for anything else."""
-    text = data_at(body, start, stop)
+def look(body: bytes, start: int, text: v2.Data, numbers: int) -> steps.Steps[Looked | None]:
+    """What is in a text, which begins at a place in a body; None for what is neither a list nor flat (`is_flat`).
+
+    `numbers` is how many are expected, 0 for anything else. Of what has to be looked at in one go, with objects or with
+    strings in lists of lists, it tells no elements (-1).
+    """
     if 0 < numbers < len(text) and (yield from is_flat(text, outline(numbers))):
-        return Data(text, numbers)
-    if len(text) > _STEP and body[start] == _OPENING and body[stop - 1] == _CLOSING:
-        found = yield from _look_in_pieces(body, start, stop, text)
+        return Looked(numbers, None)
+    if len(text) > STEP and text[0] == _OPENING and text[-1] == _CLOSING:
+        found = yield from _look_in_pieces(body, start, start + len(text))
         if found is not None:
             return found
-    return Data(text) if is_list(text) else None
+    return Looked(-1, None) if is_list(text) else None
 
 
-def _look_in_pieces(body: bytes, start: int, stop: int, text: v2.Data) -> steps.Steps[Data | None]:
-    """The same for a large list; None if that has to be found at once: with objects, or strings in lists of lists."""
+def _look_in_pieces(body: bytes, start: int, stop: int) -> steps.Steps[Looked | None]:
+    """The same of a list; None if that has to be found at once."""
     if body[start + 1] not in BLANK_OR_LIST and body[start + 1] != _QUOTE:
         elements = yield from _count_flat(body, start + 1, stop - 1)
-        return None if elements is None else Data(text, elements)
+        return None if elements is None else Looked(elements, None)
     rows = yield from incremental_scan.rows_in_steps(body, start, stop, _MOST_ROWS)
     if rows is None:
         mask = yield from beyond_json.masked_in_steps(body, with_words=False)
@@ -274,14 +271,14 @@ def _look_in_pieces(body: bytes, start: int, stop: int, text: v2.Data) -> steps.
         return None
     if body.find(b'"', start, stop) < 0:
         elements = yield from _count_nested(body, start, stop)
-        return None if elements is None else Data(text, elements, rows)
+        return None if elements is None else Looked(elements, rows)
     if body.count(b'"', start, stop) > 2 * v2.MOST_STRINGS:
         return None
     for first in range(0, len(rows), _ROWS_A_STEP):
         if any(each[0] in (_OPENING, _BRACE) for each in rows[first : first + _ROWS_A_STEP]):
             return None
         yield
-    return Data(text, len(rows), rows)
+    return Looked(len(rows), rows)
 
 
 def _count_flat(body: bytes, at: int, stop: int) -> steps.Steps[int | None]:
@@ -303,8 +300,8 @@ def _count_nested(body: bytes, start: int, stop: int) -> steps.Steps[int | None]
     """`count` for lists of lists without strings; None if there are objects in it."""
     commas = empty = 0
     before = b""
-    for at in range(start, stop, _STEP):
-        piece = body[at : min(stop, at + _STEP)]
+    for at in range(start, stop, STEP):
+        piece = body[at : min(stop, at + STEP)]
         if _BRACE in piece:
             return None
         commas += piece.count(b",")

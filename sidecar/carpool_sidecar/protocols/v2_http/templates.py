@@ -13,7 +13,7 @@ import msgspec
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import v2
-from carpool_sidecar.protocols.v2_http import answers, json_bodies, json_lists
+from carpool_sidecar.protocols.v2_http import answers, declarations, json_bodies, json_lists
 
 
 class BatchSignature(NamedTuple):
@@ -24,7 +24,7 @@ class BatchSignature(NamedTuple):
     """
 
     key: bytes
-    inputs: tuple[json_bodies.TensorText, ...]
+    inputs: tuple[declarations.TensorText, ...]
     parameters: tuple[bytes, ...]
     others: tuple[bytes, ...]
     outputs: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None
@@ -37,13 +37,14 @@ class RequestTemplate:
     """
 
     __slots__ = (
-        "binary_size", "inputs", "numbers", "pieces", "response_format", "row_elements", "rows", "signature",
+        "binary_size", "has_strings", "inputs", "numbers", "pieces", "response_format", "row_elements", "rows",
+        "signature",
     )  # fmt: skip
 
     def __init__(
         self,
         pieces: tuple[bytes, ...],
-        inputs: tuple[json_bodies.Tensor, ...],
+        inputs: tuple[declarations.Tensor, ...],
         rows: int,
         signature: BatchSignature,
         response_format: answers.ResponseFormat,
@@ -56,6 +57,7 @@ class RequestTemplate:
         self.row_elements = sum(each.width for each in inputs)
         sizes = [each.size for each in inputs if each.size is not None]
         self.binary_size = sum(sizes) if sizes else None
+        self.has_strings = any(each.size is not None and each.datatype == v2.BYTES for each in inputs)
         is_numeric = inputs[0].datatype not in (v2.BYTES, "BOOL")
         self.numbers = inputs[0].elements if len(inputs) == 1 and not sizes and is_numeric else 0
 
@@ -66,18 +68,18 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
     Raises `errors.BadRequest`, with the place, for what the protocol does not allow, `v2.Misfit`, and
     `errors.Unbatchable`.
     """
-    given = [json_bodies.read_tensor(f"inputs[{number}]", members) for number, members in enumerate(rest.tensors)]
+    given = [declarations.read_tensor(f"inputs[{number}]", members) for number, members in enumerate(rest.tensors)]
     about = dict(rest.members)
-    parameters = json_bodies.read_parameters(about, "")
+    parameters = declarations.read_parameters(about, "")
     default = parameters.pop("binary_data_output", b"false")
-    asked = _read_outputs(json_bodies.take(about, "outputs"))
+    asked = _read_outputs(declarations.take(about, "outputs"))
     sequence = {name: json.loads(parameters[name], parse_int=float) for name in v2.SEQUENCE if name in parameters}
     rows = v2.check_batchable(
         [v2.Input(each.name, each.datatype, each.shape, each.parameters, each.written_size is None) for each in given],
         sequence,
         asked.outputs,
     )
-    ident = json_bodies.take(about, "id")
+    ident = declarations.take(about, "id")
     if ident is not None and (not ident.startswith(b'"') or len(ident) > v2.LONGEST_ID):
         raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # the predictor knows what to say to that
     inputs = []
@@ -89,8 +91,8 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
     flags = [None if each is None else _flag(each) for each in asked.flags]
     wanted = answers.WantedOutputs(_flag(default), flags, names)
     unclear = b"" if wanted.is_clear else repr((wanted.default, wanted.listed)).encode()
-    texts = tuple(json_bodies.member(name, raw) for name, raw in parameters.items())
-    others = tuple(json_bodies.member(name, raw) for name, raw in about.items())
+    texts = tuple(declarations.member(name, raw) for name, raw in parameters.items())
+    others = tuple(declarations.member(name, raw) for name, raw in about.items())
     told = repr((written, texts, others, asked.said, unclear)).encode()  # up to four times what the caller wrote
     key = hashlib.blake2b(told, digest_size=16).digest()
     if wanted.is_clear and wanted.listed:
@@ -114,21 +116,21 @@ def _read_outputs(raw: bytes | None) -> _Asked:
     if raw is None:
         return _Asked()
     try:
-        listed = list(map(json_bodies.object_of, json_lists.items(raw)))
+        listed = list(map(declarations.object_of, json_lists.items(raw)))
     except msgspec.ValidationError:
         raise errors.BadRequest("'outputs' must be a list of objects") from None
     if len(listed) > v2.MOST_TENSORS:
         raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
     wants, names, said, wanted = [], [], [], list[v2.RequestedOutput]()
     for number, members in enumerate(listed):
-        names.append(json_bodies.read_text(members.pop("name", json_bodies.MISSING), f"outputs[{number}].name"))
-        parameters = json_bodies.read_parameters(members, f"outputs[{number}].")
+        names.append(declarations.read_text(members.pop("name", declarations.MISSING), f"outputs[{number}].name"))
+        parameters = declarations.read_parameters(members, f"outputs[{number}].")
         wanted.append(v2.RequestedOutput(names[-1], tuple(parameters)))
         binary = parameters.pop("binary_data", None)
         wants.append(binary)
-        texts = tuple(json_bodies.member(each, raw) for each, raw in parameters.items())
-        about = [json_bodies.member("name", json_bodies.write_text(names[-1]))]
-        about += [json_bodies.member(each, raw) for each, raw in members.items()]
+        texts = tuple(declarations.member(each, raw) for each, raw in parameters.items())
+        about = [declarations.member("name", declarations.write_text(names[-1]))]
+        about += [declarations.member(each, raw) for each, raw in members.items()]
         said.append((b",".join(about), texts))
     return _Asked(tuple(wanted), tuple(wants), tuple(said))
 
@@ -140,7 +142,7 @@ def _flag(raw: bytes) -> bool:
     return raw == b"true"
 
 
-def _check_place_of_data(place: str, given: json_bodies.Tensor) -> None:
+def _check_place_of_data(place: str, given: declarations.Tensor) -> None:
     """Raises `errors.BadRequest` for data in two places, and `v2.Misfit` for data in none."""
     if given.written_size is not None and given.has_data:
         raise errors.BadRequest(f"{place} needs either 'data' or the parameter 'binary_data_size', and not both")

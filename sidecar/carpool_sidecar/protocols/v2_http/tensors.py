@@ -41,9 +41,9 @@ def read_answer(reply: interface.UpstreamResponse) -> steps.Steps[list[models.Te
 
     Raises `errors.UpstreamBroken` for what is no such response, and for data that do not fill their shape.
     """
-    template, _, filled = yield from answers.outputs_of(_SPLITTER, reply)
+    template, filled, _, _ = yield from answers.outputs_of(_SPLITTER, reply)
     found = []
-    for output, (data, _) in zip(template.outputs, filled, strict=True):
+    for output, data in zip(template.outputs, filled, strict=True):
         if output.size is None:
             data = yield from json_lists.to_binary(output.name, output.datatype, data)
         found.append(models.Tensor(output.name, output.datatype, output.shape, data))
