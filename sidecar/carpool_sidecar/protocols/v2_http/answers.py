@@ -158,16 +158,11 @@ def _are_rows(texts: Sequence[bytes], width: int) -> bool:
     return all(text.startswith(b"[") and json_lists.count(text) == width for text in texts)
 
 
-class Outputs(NamedTuple):
-    """An answer taken apart: its outputs' `data` fill their shapes, and `ends` tells where rows of BYTES end.
+Outputs = tuple[AnswerTemplate, list[v2.Data], declarations.Ends, Sequence[json_lists.Looked | None]]
+"""An answer taken apart: its outputs' data, which fill their shapes, and where rows of BYTES end.
 
-    Of data in JSON, in order, large ones were `looked` at; empty if there are none.
-    """
-
-    template: AnswerTemplate
-    data: list[v2.Data]
-    ends: declarations.Ends
-    looked: Sequence[json_lists.Looked | None]
+Of data in JSON, in order, the large ones were looked at; empty if there are none.
+"""
 
 
 def outputs_of(
@@ -202,7 +197,7 @@ def outputs_of(
             raise errors.BadRequest(f"{left} bytes are left over after the outputs' data")
     except (errors.BadRequest, errors.Unbatchable) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
-    return Outputs(template, filled, ends, looked)
+    return template, filled, ends, looked
 
 
 class Reader:

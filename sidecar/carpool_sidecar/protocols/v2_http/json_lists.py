@@ -187,6 +187,8 @@ def rows(data: v2.Data, count: int, width: int) -> steps.Steps[list[bytes]]:
                 rested = at
                 yield
         return [*found, text[at:last]]
+    if len(text) <= _PIECE:
+        return _joined(text[1:last].split(b","), width)
     left: list[bytes] = []
     for piece in pieces(text, 1, last):
         if left or found:
