@@ -244,7 +244,6 @@ async def test_a_malformed_chunk_that_comes_later_is_told_once_and_ends_the_conn
         (request(GET, host=None), "Missing 'Host' header in request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "Received HTTPS traffic on an HTTP port"),
         (request(POST, b"Content-Length: x"), "Invalid character in Content-Length"),
-        (request(GET, b"X: " + b"v" * 70_000), "Got more than 65536 bytes"),
         (request(b"GET / HTTP/3.1"), "Bad status line: Invalid HTTP version"),
     ],
 )
@@ -258,3 +257,53 @@ async def test_what_is_malformed_is_told_as_any_other_error_is(bench, sent, word
     assert "server" not in headers
     await client.rest()
     await client.leave()
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([b"Cookie: " + b"c" * 70_000], 200),
+        ([b"X-%d: 1" % number for number in range(900)], 200),
+        ([b"X-%d: " % number + b"b" * 60_000 for number in range(4)], 200),
+        ([b"X-%d: 1" % number for number in range(1001)], 431),
+        ([b"X-%d: 1" % number for number in range(20_000)], 431),
+        ([b"Cookie: " + b"c" * 300_000], 431),
+    ],
+    ids=["a long line", "many lines", "long lines", "too many lines", "far too many lines", "too long a line"],
+)
+async def test_heads_are_taken_up_to_a_size_and_a_number_of_lines(sidecar_of, fast_lane, lines, status):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    sent = request(POST, *lines, b"Content-Length: 17", body=BODY)
+    assert await statuses(bench, sent) == ([status], status == 431)
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("path", [b"/other", PREDICT.encode()])
+async def test_a_trailer_is_no_header_of_the_next_request(sidecar_of, fast_lane, path):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    bench.predictor.behave = lambda seen, request: None if request.path == PREDICT else web.Response()
+    chunked = request(b"POST %b HTTP/1.1" % path, b"Transfer-Encoding: chunked", body=CHUNKS[:-2])
+    sent = chunked + b"X-First: a\r\nAuthorization: stolen\r\n\r\n"
+    behind = request(b"GET /second HTTP/1.1")
+    assert await in_two(bench, sent, behind) == ([200, 200], False)
+    found, _ = await in_two(bench, sent + behind, b"")
+    assert found[0] == 200
+    assert bench.predictor.seen
+    assert not any("authorization" in {name.lower() for name in seen.headers} for seen in bench.predictor.seen)
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_trailers_without_end_are_refused(sidecar_of, fast_lane):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    client = await plain_client.connect(bench)
+    await client.send(request(POST, b"Transfer-Encoding: chunked", body=CHUNKS[:-2]))
+    for _ in range(4):
+        await client.send(b"".join(b"X-%d: %b\r\n" % (each, b"v" * 990) for each in range(30)))
+        await asyncio.sleep(0.01)
+    status, headers, body = await client.answer()
+    assert (status, headers["connection"]) == (400, "close")
+    assert json.loads(body) == {"error": "the body is not valid HTTP: more than 65536 bytes of trailers"}
+    await client.rest()
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))

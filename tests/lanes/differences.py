@@ -20,8 +20,6 @@ Everywhere:
   connections.
 - Of pipelined requests that were accepted before shutdown began, the fast lane answers all and closes with the last;
   aiohttp takes the first only, and closes. (Compared with a single one; `tests/server` has the rest.)
-- After it was told that its body is late, a client of aiohttp may go on sending for ten seconds before the connection
-  is closed; the fast lane closes it at once.
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ _MALFORMED = re.compile(
 )
 _BATCH_COUNT = re.compile(rb"(?<=\r\ncarpool-batch-count: )\d+")  # as what was sent at once was packed
 ROUNDING = 1.01  # seconds
-LINGERING = 10 + ROUNDING  # seconds
 _OF_ONE_REQUEST = frozenset({"content-length", "x-request-id", "traceparent", "tracestate"})
 
 
@@ -109,7 +106,7 @@ def difference(fast: Result, slow: Result, is_timed: bool, is_alone: bool, is_vi
     """
     ours, theirs = fast.transcript, slow.transcript
     is_same = fast.answers(is_timed) == slow.answers(is_timed) and _ending(ours) == _ending(theirs)
-    longer = LINGERING if _is_told_off(ours.data) else ROUNDING if is_timed else math.inf
+    longer = ROUNDING if is_timed else math.inf
     is_in_time = not is_virtual or -ROUNDING <= theirs.ended - ours.ended <= longer
     if not (is_same and is_in_time):
         return _told("the client got", ours, theirs)
@@ -123,12 +120,6 @@ def difference(fast: Result, slow: Result, is_timed: bool, is_alone: bool, is_vi
 def _ending(transcript: exchange.Transcript) -> str:
     is_end = b"Connection: close" in transcript.data or _MALFORMED.search(transcript.data)
     return "closed" if is_end and transcript.end == "reset" else transcript.end
-
-
-def _is_told_off(answers: bytes) -> bool:
-    """Whether the last answer is one to a body that did not come."""
-    _, found, answer = answers.rpartition(b"HTTP/1.1 408 ")
-    return bool(found) and b'{"error":"the request body did not arrive in time"}' in answer
 
 
 def _told(what: str, fast: object, slow: object) -> str:

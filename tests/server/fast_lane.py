@@ -38,14 +38,17 @@ def get(target: bytes = b"/v1/models") -> bytes:
 
 
 class Transport(asyncio.Transport):
-    """A client's end as well: `received` is what it read, `writes` how it was written, until `stall` it reads all."""
+    """A client's end as well: `received` is what it read, `writes` how it was written, until `stall` it reads all.
+
+    It leaves when it reads that the server's side has ended, unless it `stays`.
+    """
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self.protocol = protocol
         self.received = b""
         self.writes: list[bytes] = []
-        self.is_lost = self.is_aborted = False
+        self.is_lost = self.is_aborted = self.is_ended = self.stays = False
         self._unread = b""
         self._is_stalled = self._is_paused = self._is_closing = False
         self._is_reading = True
@@ -114,6 +117,12 @@ class Transport(asyncio.Transport):
         assert isinstance(protocol, asyncio.Protocol)
         self.protocol = protocol
 
+    def write_eof(self) -> None:
+        """A client that reads sees it, and leaves unless it is to stay."""
+        self.is_ended = True
+        if not self._unread and not self.stays:
+            asyncio.get_running_loop().call_soon(self._lose)
+
     def close(self) -> None:
         if not self._is_closing:
             self._is_closing = True
@@ -131,7 +140,7 @@ class Transport(asyncio.Transport):
         if self._is_paused:
             self._is_paused = False
             self.protocol.resume_writing()
-        if self._is_closing:
+        if self._is_closing or (self.is_ended and not self.stays):
             self._lose()
 
     def _lose(self) -> None:

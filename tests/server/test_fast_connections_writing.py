@@ -176,7 +176,7 @@ async def test_a_last_answer_that_is_not_read_is_cut_off_too(bench: Bench) -> No
     client.send(post() * 2)
     answer_large(bench)
     bench.driver.refuse(errors.Draining())
-    assert (client.is_closing(), client.is_lost) == (True, False)
+    assert (client.is_ended, client.is_lost) == (True, False)
     await bench.pass_time(30)
     assert client.is_lost
     assert (bench.bodies.memory.held, bench.life.active, bench.connections) == (0, 0, set())

@@ -82,6 +82,12 @@ class StuckTransport(asyncio.Transport):
     def write_eof(self) -> None:
         self.is_at_end = True
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Nothing comes."""
+
+    def is_reading(self) -> bool:
+        return True
+
     def is_closing(self) -> bool:
         return self.is_closed
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("carpool.sidecar")
 
-_MAX_HEAD_FIELD = 64 * 1024
 _BACKLOG = 4096
 # Connections that are still busy when everything accepted has been answered carry tunnels and streams. Closing both
 # servers and the tunnels may take so long each, and all of it has to fit in the grace period.
@@ -320,8 +319,6 @@ class Sidecar:
             access_log=None,
             logger=general.ServerLog(log),
             keepalive_timeout=self.settings.keep_alive,
-            max_line_size=_MAX_HEAD_FIELD,
-            max_field_size=_MAX_HEAD_FIELD,
         )
 
     async def _open_admin_port(self) -> None:

@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface, json_rows
-from carpool_sidecar.server import responses, unread
+from carpool_sidecar.server import lingering, responses, unread
 from carpool_sidecar.server.fast import heads, progress, questions, requests
 
 _MOST_PENDING: Final = 64
@@ -81,11 +81,12 @@ class Connection(asyncio.Protocol):
     # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
     # bytes, that the client has not read. _is_paused: there are such.
     # Of both: _came, _touched: when the client came, and last did something or was last answered. _is_over: closed,
-    # lost, or away. _held: the bytes of all that, and the requests being handled.
+    # lost, or away. _is_parting: the client was told that this was all. _held: the bytes of all that, and the requests
+    # being handled.
     __slots__ = (
-        "_began", "_body", "_came", "_heads_read", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading",
-        "_partial_head", "_pending", "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent",
-        "_unsent_bytes", "_waiting", "_working",
+        "_began", "_body", "_came", "_heads_read", "_held", "_is_held", "_is_over", "_is_parting", "_is_paused",
+        "_is_reading", "_partial_head", "_pending", "_port", "_requests", "_rest", "_template", "_touched",
+        "_transport", "_unsent", "_unsent_bytes", "_waiting", "_working",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -102,7 +103,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         self._pending: list[requests.FastRequest] = []  # few at most, and mostly one
         self._unsent = self._unsent_bytes = 0
-        self._is_held = self._is_over = self._is_paused = False
+        self._is_held = self._is_over = self._is_parting = self._is_paused = False
         self._touched = self._came = port.requests.clock()
         self._held = port.requests.memory.reserve()
 
@@ -265,7 +266,7 @@ class Connection(asyncio.Protocol):
         self._touched = self._requests.clock()
         self._transport.write(message)
         if close:
-            self._close()
+            self._part()
         elif self._rest or self._is_paused:
             self._go_on()
         else:
@@ -397,7 +398,7 @@ class Connection(asyncio.Protocol):
         message, close = self._requests.refused(error, started)
         self._transport.write(message)
         if close:
-            self._close()
+            self._part()
 
     def _drop_body(self) -> None:
         if self._body is not None:
@@ -483,7 +484,7 @@ class Connection(asyncio.Protocol):
         # What is held is read on for a while, because only a connection that is read tells that its client has left.
         is_enough = self._is_held and (len(self._rest) >= _MOST_HELD or not self._requests.memory.has_room(0))
         wanted = not (is_enough or self._is_paused)
-        if wanted != self._is_reading and not self._transport.is_closing():
+        if wanted != self._is_reading and not self._is_parting and not self._transport.is_closing():
             self._is_reading = wanted
             if wanted:
                 self._transport.resume_reading()
@@ -514,7 +515,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._held.add(0, -1)
             if close:
-                self._close()
+                self._part()
             if not pending or (following := pending[0].message) is None:
                 break
             pending.pop(0)
@@ -545,7 +546,10 @@ class Connection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         if self._is_paused or self._is_over:
-            if now - self._touched > self._requests.rules.patience.seconds(self._unsent_bytes):
+            patience = self._requests.rules.patience.seconds(self._unsent_bytes)
+            if self._is_parting and not self._is_paused:
+                patience = max(patience, lingering.LONGEST)
+            if now - self._touched >= patience:
                 unread.reset(self._transport)
         elif self._pending or self._is_held:
             pass  # the scheduler watches over what it was given
@@ -560,6 +564,8 @@ class Connection(asyncio.Protocol):
 
     def may_ask(self, begun: float) -> bool:
         """Whether the client came since then and has asked nothing yet, or has asked or begun to ask since then."""
+        if self._is_parting:
+            return False
         if self._is_over:
             return self._touched >= begun  # the general server has it
         if self._partial_head is not None:
@@ -570,7 +576,7 @@ class Connection(asyncio.Protocol):
         """End the connection; an answer that the client does not read is cut off."""
         if self._is_paused:
             self._transport.abort()
-        else:
+        elif not self._is_parting:
             self._close()
 
     def cut(self) -> None:
@@ -581,13 +587,24 @@ class Connection(asyncio.Protocol):
         self._drop_body()
         self._keep(b"")
         self._transport.write(self._requests.refusal(error, since))
-        self._close()
+        self._part()
+
+    def _part(self) -> None:
+        """End the connection behind an answer, for which the client may have to be read a little longer."""
+        self._leave()
+        self._keep(b"")
+        if not self._transport.is_closing():
+            self._is_parting = True
+            lingering.Lingering(self._transport, self)
 
     def _close(self) -> None:
+        self._leave()
+        self._transport.close()
+
+    def _leave(self) -> None:
         self._is_over = True
         self._touched = self._requests.clock()
         self._cancel_pending()
-        self._transport.close()
 
     def _cancel_pending(self) -> None:
         if self._working is not None:

@@ -85,7 +85,7 @@ class Watch:
 
     `head_size` is how many bytes of an open head came: if it began amid those of one call to `feed`, all of these where
     its beginning is not found. `is_behind_change` if the last call ended where a request for a change of protocols
-    does.
+    does. `has_trailers` once a body ended in some, until it is set back.
     """
 
     def __init__(self) -> None:
@@ -109,6 +109,25 @@ class Watch:
     def heads(self) -> int:
         """Heads that were complete so far."""
         return self._marks.heads
+
+    @property
+    def lines(self) -> int:
+        """Fields of the last head, complete or not."""
+        return self._marks.lines
+
+    @property
+    def has_trailers(self) -> bool:
+        """Whether a body ended in some since this was set back."""
+        return self._marks.has_trailers
+
+    @has_trailers.setter
+    def has_trailers(self, value: bool) -> None:
+        self._marks.has_trailers = value
+
+    @property
+    def trailer_size(self) -> int:
+        """Bytes of trailers of the last message, give or take a call to `feed`, but for the first of them."""
+        return self._marks.trailer_size
 
     @property
     def begun(self) -> int:
@@ -147,6 +166,8 @@ class Watch:
         except httptools.HttpParserError:
             marks.is_open, self._parser = False, None
             self._has_changed = True
+        if marks.is_in_trailers:
+            marks.trailer_size += len(data)
         if marks.is_open:
             if marks.heads == before:
                 self.head_size += len(data)
@@ -167,12 +188,14 @@ class _Marks:
         self.is_open = False
         self.is_between = True
         self.heads = 0
-        self.length = self.unread = self.begun = self.chunks = 0
+        self.length = self.unread = self.begun = self.chunks = self.lines = 0
+        self.trailer_size = 0
+        self.has_trailers = self.is_in_trailers = False
 
     def on_message_begin(self) -> None:
         self.is_open = True
         self.is_between = False
-        self.length = self.chunks = 0
+        self.length = self.chunks = self.lines = self.trailer_size = 0
         self.begun += 1
 
     def on_chunk_header(self) -> None:
@@ -180,6 +203,10 @@ class _Marks:
         self.chunks += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_open:
+            self.has_trailers = self.is_in_trailers = True
+            return
+        self.lines += 1
         if name.lower() == b"content-length":
             digits = value.strip(b" \t").lstrip(b"0")[:20]  # llhttp refuses what is not below 2 ** 64
             self.length = int(digits) if digits.isdigit() else 0
@@ -190,3 +217,4 @@ class _Marks:
 
     def on_message_complete(self) -> None:
         self.is_between = True
+        self.is_in_trailers = False

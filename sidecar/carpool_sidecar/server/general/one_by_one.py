@@ -40,6 +40,11 @@ class OneByOne:
         """Treat what has begun, and is no complete request, as malformed in this way."""
         self._refusal = error
 
+    def break_body(self, error: http_exceptions.HttpProcessingError) -> None:
+        """Treat the body that has begun as malformed in this way, and take nothing in from now on."""
+        self._has_failed = True
+        self._end_malformed_body(error)
+
     @property
     def is_in_body(self) -> bool:
         """Whether more is to come of the body of the last request."""

@@ -23,7 +23,7 @@ from carpool_sidecar.upstream import aiohttp_client
 
 log = logging.getLogger("carpool.sidecar.server")
 
-_LARGEST_HEAD_FIELD = 64 * 1024
+_LARGEST_FIELD, _MOST_FIELDS = 256 * 1024, 1000  # of an answer's head, as of a request's
 _INVENTED_BY_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _INVENTED_BY_SERVER = ("Content-Type", "Server")
 _Hold = Callable[[int], AbstractContextManager[object]]
@@ -56,8 +56,9 @@ class PassThrough:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout),
             skip_auto_headers=_INVENTED_BY_CLIENT,
             auto_decompress=False,
-            max_line_size=_LARGEST_HEAD_FIELD,
-            max_field_size=_LARGEST_HEAD_FIELD,
+            max_line_size=_LARGEST_FIELD,
+            max_field_size=_LARGEST_FIELD,
+            max_headers=_MOST_FIELDS,
         )
 
     async def handle(self, request: web.BaseRequest, known_body: bytes | None = None) -> web.StreamResponse:

@@ -12,7 +12,6 @@ and closes the connection after the refusal.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -24,12 +23,20 @@ from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import v1
-from carpool_sidecar.server import data_port, listening, responses
+from carpool_sidecar.server import data_port, lingering, listening, responses
 from carpool_sidecar.server.fast import progress
 from carpool_sidecar.server.general import body_reader, one_by_one, request_handler
 
 MAX_HEAD = 256 * 1024
-"""Bytes of a whole head, in which lines may have 64 KiB."""
+"""Bytes of a whole head."""
+
+MAX_LINES = 1000
+"""Fields of a head."""
+
+_MOST_TRAILERS = 64 * 1024  # bytes
+
+# A head is refused as soon as it is over ours; of what comes in one step aiohttp takes all.
+_AIOHTTPS_LIMITS = {"max_line_size": 2 * MAX_HEAD, "max_field_size": 2 * MAX_HEAD, "max_headers": MAX_HEAD}
 
 _MOST_BEGUN = 128
 """Messages, and chunks of bodies, of one connection that may begin in one turn of the loop."""
@@ -39,10 +46,12 @@ _STEP, _LONGEST_STEP = 2048, 16 * 1024
 
 _ROUND = 0.5  # seconds between looks at heads that have begun
 _GLANCE = 0.01  # likewise at who has just connected, in the end
-_LINGER, _LONGEST_LINGER = 2.0, 30.0  # seconds without a byte of a client, and in all, before its connection is closed
 _JSON = (("Content-Type", "application/json"),)
 _TOO_LARGE = responses.Response(
     431, _JSON, b'{"error":"the head of the request is larger than %d bytes"}' % MAX_HEAD, close=True
+)
+_TOO_MANY_LINES = responses.Response(
+    431, _JSON, b'{"error":"the head of the request has more than %d lines"}' % MAX_LINES, close=True
 )
 
 
@@ -70,7 +79,7 @@ class Server(web.Server):
         self.memory = memory
         self.clock = clock
         self.refusal = refusal
-        self._options = options
+        self._options = _AIOHTTPS_LIMITS | options
         self._answer = handler
         self._head_timeout = head_timeout
         self._waiting: dict[Connection, None] = {}
@@ -142,7 +151,8 @@ class Server(web.Server):
             raise TypeError("connections of this server are made by it")
         connection.is_busy = True
         try:
-            return await self._answer(request)
+            refused = _objection(request)
+            return await self._answer(request) if refused is None else request_handler.refuse(request, refused)
         finally:
             connection.is_busy = False
 
@@ -153,6 +163,15 @@ class Server(web.Server):
         return now + _ROUND if self._waiting else math.inf
 
 
+def _objection(request: web.BaseRequest) -> responses.Response | None:
+    """What to say to a head that came as a whole and is over the limits, if this one is."""
+    fields = request.raw_headers
+    if len(fields) > MAX_LINES:
+        return _TOO_MANY_LINES
+    size = len(request.raw_path) + sum([len(name) + len(value) + len(": \r\n") for name, value in fields])
+    return _TOO_LARGE if size > MAX_HEAD else None
+
+
 class Connection(web.RequestHandler, body_reader.Chunked):
     """aiohttp's protocol, with an eye on heads. `is_busy` while a request is being answered."""
 
@@ -160,7 +179,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     # _since if not now, and _timed, how many heads came before it; _came when the client did; _is_in once it counts
     # among the connections; _later, bytes for the next turns; _is_full while aiohttp wants no more; _home until the
     # connection goes back there or is lost, _answered requests meanwhile, and _due bytes of the only one if their
-    # number is known; _is_refused once nothing more is taken, of which the latest came when it was _heard.
+    # number is known; _is_refused once nothing more is taken.
     def __init__(
         self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
     ) -> None:
@@ -181,7 +200,6 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._due = size
         self._answered = 0
         self._is_refused = False
-        self._heard = 0.0
 
     def _parser_one_by_one(self) -> Any:
         parser = http.HttpRequestParser(
@@ -240,37 +258,45 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             await request.writer.drain()  # else small answers would pile up for a client that does not read
         except ConnectionError:
             return resp, True
+        if self._watch is not None and self._has_trailers and self._has_done_all:
+            self._watch.has_trailers = False
+            self._parser = self._parser_one_by_one()
         if not is_gone and resp.keep_alive and self._has_done_all:
             is_gone = self._go_home(request.task)
         if not is_gone and self._due is not None and self._home is not None:
             self._due = None  # what is left of the request is read and dropped, and what follows is served here
             if rest := self._home.give():
                 self.data_received(rest)
-        ends_early = self._is_refused or parser is None or parser.has_ended or hdrs.UPGRADE in request.headers
-        if not is_gone and not resp.keep_alive and ends_early:
+        has_more = request.keep_alive or not request.content.is_eof() or hdrs.UPGRADE in request.headers
+        has_ended = self._is_refused or parser is None or parser.has_ended
+        is_last = not resp.keep_alive and (has_more or has_ended)
+        if not is_gone and (is_last or self._has_trailers):
             await self._linger()
+            is_gone = True  # aiohttp would wait for the rest of a body that nobody wants
         return resp, is_gone
 
     async def _linger(self) -> None:
-        """Tell the client that this was all, and read on until it is gone, or quiet for a while.
-
-        The kernel resets a connection that is closed before all that came is read, and forgets the answers that are
-        still on their way (RFC 9112, section 9.6).
-        """
-        transport, clock = self.transport, self._server.clock
+        """Tell the client that this was all, and read on until it is gone, or quiet for a while."""
+        transport, ending = self.transport, self._server.ending
         if transport is None or transport.is_closing():
             return
         self._is_refused = True
         self._held.resize(0)
         self._put_off(b"")
-        self._read_on(True)
-        transport.write_eof()
-        self._heard, end = clock(), clock() + _LONGEST_LINGER
-        ending = self._server.ending
-        while not ending.is_set() and (left := min(self._heard + _LINGER, end) - clock()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await ending.wait()  # cancelled when the client goes
+        stay = lingering.Lingering(transport, self)
+        told = asyncio.ensure_future(ending.wait())
+        try:
+            await asyncio.wait(
+                [stay.ended, told], return_when=asyncio.FIRST_COMPLETED
+            )  # cancelled when the client goes
+        finally:
+            told.cancel()
+            stay.close()
+
+    @property
+    def _has_trailers(self) -> bool:
+        """Whether what is behind may have got a trailer for a header: aiohttp's parser keeps the last one for that."""
+        return self._watch is not None and self._watch.has_trailers
 
     @property
     def _has_done_all(self) -> bool:
@@ -311,7 +337,6 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._parse(data)
         elif self._is_refused:
             # Read, so that a client that leaves is noticed; in each turn of the loop once, as others want theirs.
-            self._heard = self._server.clock()
             self._read_on(False)
             asyncio.get_running_loop().call_soon(self._read_on, True)
         elif self._due is not None and len(data) > self._due:
@@ -480,6 +505,10 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     def _look(self, watch: progress.Watch) -> None:
         """Count what came of a head, if that is not complete; each has a clock of its own."""
+        parser: Any = self._parser
+        if watch.trailer_size > _MOST_TRAILERS and parser.is_in_body and not self._is_refused:
+            self._is_refused = True
+            parser.break_body(http_exceptions.BadHttpMessage(f"more than {_MOST_TRAILERS} bytes of trailers"))
         if not watch.is_open:
             self._since = None
             self._hold(0)
@@ -510,6 +539,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             return  # all that came belongs to a body: the watch does not know the ends of chunks where protocols change
         if size > MAX_HEAD:
             self._refuse(_TOO_LARGE, server.clock())
+        elif self._watch is not None and self._watch.lines > MAX_LINES:
+            self._refuse(_TOO_MANY_LINES, server.clock())
         elif not server.memory.has_room(0):
             now = server.clock()
             self._refuse(server.refusal(errors.MemoryFull(), now - self._began), now)
