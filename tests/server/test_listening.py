@@ -233,6 +233,24 @@ async def test_who_waits_outside_at_the_end_is_let_in_and_told(
     assert {client.recv(12) for client in clients} == {b"HTTP/1.1 503"}
 
 
+@pytest.mark.both_loops
+async def test_who_has_asked_by_the_end_is_told_however_long_ago_it_connected(
+    closing: tuple[data_port.FastLane, int], clients: list[socket.socket]
+) -> None:
+    lane, port = closing
+    clients += [socket.create_connection(("127.0.0.1", port)) for _ in range(CALLERS // 4)]
+    while lane.open < len(clients):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    later = lane.requests.clock() + 2 * data_port.LINGER
+    lane.requests.clock = lambda: later
+    for client in clients:
+        client.sendall(fast_lane.post())
+    await lane.close(1.0)
+    assert {client.recv(12) for client in clients} == {b"HTTP/1.1 503"}
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has just connected has all the time to ask, so that it is asking that ends the waiting."""

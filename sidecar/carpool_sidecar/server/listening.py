@@ -39,6 +39,9 @@ _MOST_DROPPED: Final = 256 * 1024  # bytes that a caller has sent who may not co
 # Callers let in at the end; more do not wait outside.
 _MOST_LEFT: Final = 4096
 
+# Of the event loop: in the second it finds what came before the first, and reads it.
+_TURNS_TO_READ: Final = 3
+
 # The process, or the machine, has too many open files: seconds until somebody may be let in again.
 _REST: Final = 1.0
 _FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -182,7 +185,7 @@ class Listener:
     async def close(self) -> None:
         """Let in those who wait outside, who are connected as far as they know, and nobody after them.
 
-        Returns when all have their protocols.
+        Returns when all have their protocols, and what callers had sent by then is read.
         """
         if self._resting is not None:
             self._resting.cancel()
@@ -192,6 +195,8 @@ class Listener:
         self._socket.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
+        for _ in range(_TURNS_TO_READ):
+            await asyncio.sleep(0)
 
 
 async def listen(
