@@ -50,6 +50,7 @@ FUNCTIONS = {
 # Dicts of objects, and what is in them: what is there now, or what has one size and a number.
 DICTS = {
     "carpool.functions.array_padding.Padding._converted": "dtypes, and names in a decorator",
+    "carpool.functions.batcher.Batcher._gathering": "calls of one turn of the event loop",
     "carpool.functions.cache.LRU._expiring": "as many as its user asked for",
     "carpool.functions.cache.LRU._values": "as many as its user asked for",
     "carpool.functions.function.Function._known": "1,024 combinations of small values",
@@ -76,13 +77,13 @@ DICTS = {
     "carpool.scheduling.learned_limits.LearnedLimits.bytes_now": "1,000 hashes",
     "carpool.scheduling.learned_limits.LearnedLimits.now": "1,000 hashes",
     "carpool.scheduling.predictor_model.PredictorModel._fewer": "numbers of batches in flight",
+    "carpool.scheduling.predictor_model.PredictorModel._gaps": "numbers of batches in flight",
     "carpool.scheduling.predictor_model.PredictorModel._in_flight": "batches that are out",
     "carpool.scheduling.predictor_model.PredictorModel._overdue": "batches that are out",
     "carpool.scheduling.queues.Queue.fifos": "priorities that wait",
     "carpool.scheduling.suspicion.Suspicion._on_trial": "requests that are here",
     "carpool.scheduling.suspicion.Suspicion._records": "4,096 hashes",
     "carpool.scheduling.suspicion.Suspicion._trusted": "4,096 hashes",
-    "carpool.workers.pipelines.Pipelines._pipelines": "workers that live",
     "carpool_sidecar.batching.model_registry.ModelRegistry._asking": "questions that are out",
     "carpool_sidecar.batching.model_registry.ModelRegistry._known": "1,000 models of the predictor's",
     "carpool_sidecar.batching.routes.Lists._routes": "combinations of rules",
