@@ -23,6 +23,8 @@ end of a word is carried to the next. */
 typedef struct {
     uint64_t digits, zeros, points, minuses, pluses, exponents, commas, spaces, openings, closings;
     uint64_t leading_zeros, leading_minuses; /* of numbers, not of their exponents */
+    uint64_t list_commas, list_spaces;       /* behind a list */
+    uint64_t leaf_closings;                  /* of lists that end in a number */
 } Block;
 
 typedef struct {
@@ -83,6 +85,8 @@ followed(uint64_t digits, uint64_t starts, int *carry)
 static inline int
 has_long_run(uint64_t bits, uint64_t last)
 {
+    if (!(bits & behind(bits, last)))
+        return 0; /* as where each number has one digit before its point */
     const int before = ~last ? __builtin_clzll(~last) : 64, first = ~bits ? __builtin_ctzll(~bits) : 64;
     bits &= bits << 1;
     bits &= bits << 2;
@@ -117,6 +121,13 @@ may_follow(Scan *scan, const __m128i *bytes, uint64_t valid, Block *block)
     const uint64_t behind_opening = behind(block->openings, last->openings);
     const uint64_t behind_closing = behind(block->closings, last->closings);
     const uint64_t behind_exponent = behind(block->exponents, last->exponents);
+    block->list_commas = block->commas & behind_closing;
+    block->list_spaces = block->spaces & behind(block->list_commas, last->list_commas);
+    block->leaf_closings = block->closings & behind_digit;
+    const uint64_t beside_lists = behind_opening | behind(block->list_commas, last->list_commas)
+        | behind(block->list_spaces, last->list_spaces);
+    if ((block->openings & ~beside_lists) | (block->closings & behind_opening))
+        scan->leaf = ODD; /* a list beside numbers, or an empty one */
     const uint64_t value = behind_comma | behind_opening | behind(block->spaces, last->spaces); /* may begin here */
     block->leading_minuses = block->minuses & value;
     const uint64_t wholes = block->digits & (value | behind(block->leading_minuses, last->leading_minuses));
@@ -162,27 +173,15 @@ note_number(Scan *scan)
         scan->leaf = ODD;
 }
 
-/* Whether a list that begins at a place stands behind another, or is the first in its own, as far as is told here. */
-static inline int
-is_among_lists(const char *text, Py_ssize_t start, Py_ssize_t place)
-{
-    Py_ssize_t before = place - 1;
-    if (before >= start && text[before] == ' ')
-        before--;
-    if (before >= start && text[before] == ',')
-        before--;
-    return before < start || text[before] == '[' || text[before] == ']';
-}
-
-/* Follow the brackets of a block that begins `at` some place in a text that is looked at from its `start` on. */
+/* Follow the brackets of a block that begins `at` some place. */
 static enum verdict
-follow(Scan *scan, const Block *block, const char *text, Py_ssize_t start, Py_ssize_t at, Py_ssize_t shift)
+follow(Scan *scan, const Block *block, Py_ssize_t at, Py_ssize_t shift)
 {
     for (uint64_t left = block->openings | block->closings; left; left &= left - 1) {
         const int bit = __builtin_ctzll(left);
         const Py_ssize_t place = at + bit;
         if (block->openings >> bit & 1) {
-            if (scan->depth == scan->leaf || !is_among_lists(text, start, place))
+            if (scan->depth == scan->leaf)
                 scan->leaf = ODD;
             if (scan->depth == 1) {
                 /* Between two rows there is nothing but a comma, and perhaps a space. */
@@ -193,15 +192,13 @@ follow(Scan *scan, const Block *block, const char *text, Py_ssize_t start, Py_ss
             }
             if (++scan->depth > DEEPEST)
                 return UNKNOWN;
-            scan->begun &= ~(UINT64_C(1) << (scan->depth - 1));
         } else {
-            if (place == start || text[place - 1] == '[')
-                scan->leaf = ODD; /* it is empty */
-            else if (text[place - 1] != ']')
+            if (block->leaf_closings >> bit & 1)
                 note_number(scan);
             if (--scan->depth < 1)
                 return UNKNOWN;
-            scan->begun |= UINT64_C(1) << (scan->depth - 1);
+            const uint64_t own = UINT64_C(1) << (scan->depth - 1);
+            scan->begun = (scan->begun & (own - 1)) | own; /* and nothing of lists that are closed */
             if (scan->depth == 1) {
                 scan->row_end = place;
                 if (append(scan->ends, place + 1 + shift) < 0)
@@ -215,7 +212,7 @@ follow(Scan *scan, const Block *block, const char *text, Py_ssize_t start, Py_ss
 static enum verdict
 look(Scan *scan, const char *text, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t shift)
 {
-    scan->last.commas = UINT64_C(1) << 63; /* a value may begin */
+    scan->last.commas = scan->last.list_commas = UINT64_C(1) << 63; /* a value may begin, a list as well */
     scan->row_end = start - 2; /* then there was a comma */
     for (Py_ssize_t at = start; at < stop; at += BLOCK) {
         char rest[BLOCK] = {0};
@@ -235,7 +232,7 @@ look(Scan *scan, const char *text, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t
         Block block;
         if (!may_follow(scan, bytes, valid, &block))
             return UNKNOWN;
-        const enum verdict found = follow(scan, &block, text, start, at, shift);
+        const enum verdict found = follow(scan, &block, at, shift);
         if (found != FINE)
             return found;
         scan->last = block;
