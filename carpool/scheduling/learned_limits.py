@@ -36,7 +36,7 @@ _ENOUGH_APART = 2
 # What is sent where as much was answered before as is refused now: tokens do not go quite with bytes.
 _SOMEWHAT_LESS = 0.9
 
-# For so long rows of several lengths that were answered together speak against their lengths.
+# For so long rows of several lengths that were answered together speak for them, and two that were not against them.
 _TRUST_SECONDS = 60.0
 
 # Callers choose the keys. A key that is not used for so long is forgotten.
@@ -212,6 +212,8 @@ class LearnedLimits:
     def answered(self, batch: Batch, now: float) -> bool:
         """A batch came back with predictions. Returns whether something else holds for its key."""
         known = self._keys.get(hash(batch_key(batch.key)))
+        if known is not None and not known.is_apart and now > known.lengths.at + _TRUST_SECONDS:
+            known.apart = 0  # nothing came that confirmed it
         may_be_mixed = batch.search is not None or (known is not None and known.apart > 0)
         is_mixed = may_be_mixed and type(batch.key) is not Apart and len(self.by_length(batch.parts)) > 1
         if known is None:
@@ -237,8 +239,9 @@ class LearnedLimits:
         known = self._known(batch)
         if search.is_mixed and not search.was_mixed:
             known.apart += 1
-            if known.apart == _ENOUGH_APART:
+            if known.apart <= _ENOUGH_APART:
                 known.lengths.begin(now)
+            if known.apart == _ENOUGH_APART:
                 self.lessons.append(Learned(batch, Lesson.APART, 0))
         else:
             known.proofs += 1

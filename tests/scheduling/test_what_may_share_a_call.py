@@ -183,6 +183,16 @@ def test_a_culprit_where_lengths_do_not_mix_gets_its_own_refusal_and_the_others_
     assert driven.lessons == ["apart"]
 
 
+def test_what_nothing_confirms_is_forgotten():
+    driven = Particular()
+    driven.spoilt = {"r6:5/0"}
+    driven.crowd(*TWO)
+    assert not driven.core.learned_limits.is_empty
+    driven.pass_time(70)
+    driven.crowd(*[5] * 32)
+    assert driven.core.learned_limits.is_empty
+
+
 def test_lengths_are_tried_together_again_later_and_later():
     driven = Particular()
     refused_at = []
