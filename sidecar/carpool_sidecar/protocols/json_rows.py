@@ -48,7 +48,7 @@ _STRING = re.compile(STRING, re.DOTALL)
 _NUMBERS = b"0123456789+-.eE \t\r\n"
 _LONGEST_PATTERN = 16 * 1024
 
-WORTH_A_LOOK: Final = 1024
+WORTH_A_LOOK: Final = 512
 """From so many bytes on it pays to look whether a list has nothing but numbers."""
 
 _CLOSING: Final = 0x5D
