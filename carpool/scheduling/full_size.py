@@ -12,7 +12,8 @@ from typing import Final
 from carpool.scheduling import tuning
 from carpool.scheduling.predictor_model import PredictorModel
 
-_SIZES: Final = (1.0, 0.75, 0.5625, 0.421875)  # shares of the largest batch, each three quarters of the one before
+# Shares of the largest batch, each three quarters of the one before.
+_SIZES: Final[tuple[float, ...]] = (1.0, 0.75, 0.5625, 0.421875)
 
 
 class FullSize:
