@@ -84,7 +84,11 @@ def text_size(value: object) -> int:
     """Bytes of the texts in a value, and in the tuples that it is made of."""
     if isinstance(value, str | bytes):
         return len(value)
-    return sum(map(text_size, value)) if isinstance(value, tuple) else 0
+    size = 0
+    if isinstance(value, tuple):
+        for each in value:  # without a call for each text, as there is a new head with each batch
+            size += len(each) if type(each) is str or type(each) is bytes else text_size(each)
+    return size
 
 
 def held() -> dict[str, int]:
