@@ -145,12 +145,14 @@ class Batcher:
     # --- what callers do ---------------------------------------------------------------------------------------
 
     def turn(
-        self, plan: Plan, arguments: calls.Arguments, owner: object, on_close: Callable[[], object]
-    ) -> calls.Turn | None:
-        """What others called in this turn of the running loop by the same plan, or a new one; None without a loop."""
-        loop = events._get_running_loop()
-        if loop is None or inline.depth:
-            return None
+        self,
+        loop: AbstractEventLoop,
+        plan: Plan,
+        arguments: calls.Arguments,
+        owner: object,
+        on_close: Callable[[], object],
+    ) -> calls.Turn:
+        """What others called in this turn of the running loop by the same plan, or a new one."""
         found = self._gathering.get(plan)
         if found is None or found.loop is not loop or found.is_full:
             key, timeout, priority = plan
@@ -165,7 +167,7 @@ class Batcher:
         chosen, size = self.options, self.options.max_batch_size
         if chosen.small_batch_threshold or chosen.allowed_batch_sizes or self.recorder.tracing is not None:
             return 1  # there it matters how many items a call has
-        return size - (self.core.backlog.rows + sum([call.callers for call in self._arrived])) % size
+        return size - (self.core.backlog.rows + sum([len(call.members or ()) for call in self._arrived])) % size
 
     def submit(self, call: calls.Call) -> None:
         """Put a call in."""
@@ -497,7 +499,11 @@ class Batcher:
             arrived += [call.arrived] * call.callers
             members = call.members
             if members is not None:
-                outcomes += _outcomes(members, answer.pieces[0].predictions)
+                results = answer.pieces[0][2]
+                if len(members) == 1 and not issubclass(type(results[0]), BaseException):
+                    outcomes.append((members[0][1], results[0], None))
+                else:
+                    outcomes += _outcomes(members, results)
                 continue
             try:
                 outcome = call.tag.answered([piece.predictions for piece in answer.pieces])
@@ -562,8 +568,6 @@ class _Everything:
 
 def _outcomes(members: Sequence[calls.Member], results: Sequence[Any]) -> list[futures.Settling]:
     """A result for each, or an exception of its own."""
-    if len(members) == 1 and not issubclass(type(results[0]), BaseException):
-        return [(members[0][1], results[0], None)]
     if any(issubclass(kind, BaseException) for kind in set(map(type, results))):
         return [
             (member[1], None, failures.own(result)) if failures.is_exception(result) else (member[1], result, None)

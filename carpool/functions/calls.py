@@ -51,12 +51,14 @@ class Call(driver.Call):
     Its `members` have a future each; if they are None, its `tag` takes the outcome of all, a future or a stream.
     `context` holds the caller's context variables where there are no members; `owner` is the instance whose method was
     called, or None. `cached_under` is what a cache's keys have beside the item, or None for results that are not kept.
+    `callers` is how many called.
     """
 
-    __slots__ = ("arguments", "cached_under", "context", "members", "owner")
+    __slots__ = ("arguments", "cached_under", "callers", "context", "members", "owner")
     # Set by whoever makes it; there are as many as there are calls of threads, so no `__init__` does that.
     arguments: Arguments
     cached_under: Key | None
+    callers: int
     context: contextvars.Context
     members: list[Member] | None
     owner: Any
@@ -64,6 +66,7 @@ class Call(driver.Call):
 
     def have(self, item: Any, future: futures.Future[Any]) -> None:
         """Have one item, of who calls now, and this future for it."""
+        self.callers = 1
         self.members = [(item, future, contextvars.copy_context())]
         future.source = self
 
@@ -81,7 +84,7 @@ class Call(driver.Call):
         gone = len(members) - len(staying)
         if gone:
             members[:] = staying
-            self.rows = len(staying)
+            self.rows = self.callers = len(staying)
         return gone
 
     def apart(self) -> list[Call]:
@@ -92,7 +95,7 @@ class Call(driver.Call):
         for member in self.members:
             if member[1].source is self:
                 call = Call(self.key, 1, timeout=self.timeout, priority=self.priority)
-                call.members = [member]
+                call.callers, call.members = 1, [member]
                 call.arguments, call.owner, call.replier = self.arguments, self.owner, self.replier
                 member[1].source = call
                 made.append(call)
@@ -102,21 +105,9 @@ class Call(driver.Call):
         """Who takes its outcome."""
         return [self.tag] if self.members is None else [future for _, future, _ in self.members]
 
-    @property
-    def callers(self) -> int:
-        """How many called."""
-        return 1 if self.members is None else len(self.members)
-
     def contexts(self) -> list[contextvars.Context]:
         """The context variables of those who called, one for each item or one for all."""
         return [self.context] if self.members is None else [context for _, _, context in self.members]
-
-    def items(self, start: int, stop: int) -> Sequence[Any]:
-        """Those of some rows."""
-        if self.members is not None:
-            return [member[0] for member in self.members]  # they go together
-        payload: Sequence[Any] = self.payload
-        return payload if stop - start == self.rows else payload[start:stop]
 
     # --- the source of its futures -----------------------------------------------------------------------------
 
@@ -162,6 +153,7 @@ class Turn(Call):
         on_close: Callable[[], object],
     ) -> None:
         super().__init__(key, 0, timeout=timeout, priority=priority)
+        self.callers = 0
         self.members = []
         self.loop = loop
         self._room = room
@@ -191,7 +183,7 @@ class Turn(Call):
         with self._lock:
             self._room = 0
         self._on_close()
-        self.rows = self.callers
+        self.rows = self.callers = len(cast(list[Member], self.members))
         if self._some_left:
             self.leave()
         return bool(self.rows)
@@ -212,6 +204,8 @@ class Turns(scheduler.Scheduler):
 
     def submit_all(self, requests: Sequence[messages.Request]) -> Sequence[messages.Effect]:
         """As that of any scheduler; of members that do not all have room, some are refused."""
+        if len(requests) == 1 and requests[0].rows == 1:  # of a thread, one by one
+            return self.submit(requests[0])
         several = [call.rows for call in requests if call.rows > 1 and cast(Call, call).members is not None]
         if several:
             most = 1 if self.learned_limits.now else self.limits.max_batch_size

@@ -158,6 +158,7 @@ class Future(concurrent.futures.Future[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         if self._status is PENDING:
+            # Most who wait belong to no batch, and need not be noted.
             wait = None if current.variable.get(None) is None else self._begin_to_wait(waiting.running_task())
             waiter = self._first_waiter
             if waiter is None or self._is_awaited or waiter.get_loop() is not events._get_running_loop():
@@ -266,7 +267,7 @@ class Future(concurrent.futures.Future[R]):
         if source is not None:
             source.flush()
             source.check_may_block()
-        wait = self._begin_to_wait(waiting.running_thread())
+        wait = None if current.variable.get(None) is None else self._begin_to_wait(waiting.running_thread())
         waiter = threading.Lock()
         waiter.acquire()
         self._add_waiter(waiter)

@@ -180,7 +180,7 @@ class View:
         call = calls.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout, priority=self._priority)
         call.arguments, call.owner, call.replier = arguments, self._owner, by
         call.cached_under = cached_under
-        call.members = None
+        call.callers, call.members = 1, None
         call.context = contextvars.copy_context()
         if type(tag) is futures.Future:
             call.have(payload[0], tag)
@@ -229,9 +229,10 @@ class Batched(View, Generic[P, T, R]):
             return self._call_with_options(by, item, args, kwargs)
         key, arguments = self._arguments(args, kwargs)
         timeout = self._timeout or by.options.timeout
-        plan = key, timeout, self._priority
-        while (turn := by.turn(plan, arguments, self._owner, self._forget)) is not None:
-            if (future := turn.join(item)) is not None:
+        loop = None if inline.depth else events._get_running_loop()
+        while loop is not None:
+            turn = by.turn(loop, (key, timeout, self._priority), arguments, self._owner, self._forget)
+            if (future := turn.join(item)) is not None:  # else another thread has just ended it
                 self._turn = None if args or kwargs else turn
                 return future
         future = futures.Future()

@@ -81,8 +81,13 @@ class Work:
         self.counts: list[int] = []
         self.items: list[Any] = []
         if chosen.merge is None:
-            for call, start, stop in batch.parts:
-                self.items += cast(calls.Call, call).items(start, stop)
+            for request, start, stop in batch.parts:
+                call = cast(calls.Call, request)
+                if call.members is not None:  # they go together
+                    for member in call.members:
+                        self.items.append(member[0])
+                else:
+                    self.items += call.payload if stop - start == call.rows else call.payload[start:stop]
         else:
             self.counts = [stop - start for _, start, stop in batch.parts]
 

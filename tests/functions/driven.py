@@ -121,7 +121,7 @@ class DrivenFunction:
         payload = tuple(items) if is_map else (items,)
         future: futures.Future[Any] = futures.MapFuture(len(payload)) if is_map else futures.Future()
         call = calls.Call((key,), len(payload), 0, payload, future, timeout or self.options.timeout, priority=priority)
-        call.members = None
+        call.callers, call.members = 1, None
         call.replier = self.batcher
         future.source = call
         if not is_map:
