@@ -20,6 +20,8 @@ from carpool_sidecar.protocols.lists import codec, rules
 from tests.examples import examples
 from tests.protocols import oracle, scenes, texts
 
+pytestmark = pytest.mark.timeout(300)  # thousands of messages
+
 TARGET = "/x?y=z"
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 MOST_ROWS = 100
