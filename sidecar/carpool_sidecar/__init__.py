@@ -98,6 +98,7 @@ histograms are kept as `carpool.measures` does.
 | `protocols.form_scan._Scan` | the form of one text so far | its reader |
 | `protocols.incremental_scan.IncrementalScan` | rows found in a body so far, and their form | each piece that comes |
 | `protocols.json_rows.PartedText` | its parts, or the whole they were put together to | who needs the whole |
+| `protocols.v1.RequestScan` | how a body began whose list is scanned | each piece that comes |
 | `protocols.json_rows.Spans` | a view of its text | who asks for the first row |
 | `protocols.lists.answers.Result` | finished answers, and for which form | each caller's answer |
 | `protocols.lists.codec.Codec` | the latest templates and outlines, keys that are not batched | each request; answers |

@@ -112,8 +112,8 @@ def broken(draw):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(incremental_scan, "_PIECE", 6)
-    monkeypatch.setattr(incremental_scan, "STEP", 40)
+    for name, size in (("LARGE", 20), ("_PIECE", 6), ("STEP", 40)):
+        monkeypatch.setattr(incremental_scan, name, size)
 
 
 def scanned(body, sizes, max_rows=1000):
@@ -121,7 +121,7 @@ def scanned(body, sizes, max_rows=1000):
     for size in [30, *sizes, len(body)]:
         scan.feed(body[at : at + size])
         at = min(len(body), at + size)
-    return scan.payload(body)
+    return scan.payload(json_rows.PartedText([body]))
 
 
 def parts_of(body, sizes):
@@ -143,8 +143,9 @@ def parsed(body, parse=v1.parse_request):
 def seen(payload):
     if not isinstance(payload, v1.Payload):
         return payload
-    text, rows = bytes(payload.text), [bytes(row) for row in payload.rows]
-    return payload.list_name, payload.body, text, rows, payload.others, payload.key
+    rows = [bytes(row) for row in payload.rows]
+    text = payload.text if payload.parts is None else b"".join(payload.parts.between(payload.start, payload.stop))
+    return payload.list_name, bytes(text), rows, payload.others, payload.key
 
 
 def read(body, how):
@@ -252,6 +253,21 @@ def test_strings_and_objects_are_never_left_to_the_parser(rows, sizes, separator
     assert seen(scanned(body, sizes)) == seen(parsed(body))
 
 
+@pytest.mark.parametrize("is_ascii", [True, False])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@given(rows=st.lists(VALUES, min_size=1), size=st.integers(60, 200))
+def test_the_end_of_a_list_is_found_before_whatever_follows(rows, size, separators, is_ascii):
+    told = {"signature_name": "x", "instances": rows, "parameters": {"a": [1]}}
+    body = json.dumps(told, separators=separators, ensure_ascii=is_ascii).encode()
+    incremental_scan._PIECE, incremental_scan.STEP = 60, size
+    start = body.index(b"[")
+    found = steps.at_once(incremental_scan.scan_in_steps(body, start, len(body)))
+    text = json.dumps(rows, separators=separators, ensure_ascii=is_ascii).encode()
+    assert found is not None
+    assert body[start : found.end] == text
+    assert [bytes(row) for row in found.rows(body)] == [bytes(row) for row in json_rows.LIST.decode(text)]
+
+
 @pytest.mark.parametrize(
     "value", ["x" * 3000, "日本" * 1000, "\U0001f600\n" * 500, '\\"' * 1000, {"b64": "QUFB" * 900}, [["y" * 2500]]]
 )
@@ -263,9 +279,9 @@ def test_a_string_longer_than_any_piece_is_cut(value, is_ascii):
     while at < len(body):
         scan.feed(body[at : at + 100])
         at += 100
-        most = max(most, len(scan._rest))
+        most = max(most, len(scan._list._rest))
     assert most < 300
-    assert seen(scan.payload(body)) == seen(parsed(body))
+    assert seen(scan.payload(json_rows.PartedText([body]))) == seen(parsed(body))
 
 
 def test_more_rows_than_allowed_are_left_to_the_parser():
@@ -273,6 +289,14 @@ def test_more_rows_than_allowed_are_left_to_the_parser():
     body = b'{"instances":[' + b",".join([b"0.25"] * 20) + b"]}"
     assert scanned(body, [9] * 20, max_rows=20) is not None
     assert scanned(body, [9] * 20, max_rows=19) is None
+
+
+@given(rows=st.lists(ROWS, min_size=1, max_size=9), data=st.data())
+def test_no_row_is_lost_where_more_came_than_are_allowed(rows, data):
+    body = b'{"instances":[%b]}' % b",".join(rows)
+    most = data.draw(st.integers(1, len(rows)))
+    found = parsed(body, lambda body: steps.at_once(v1.parse_in_steps(body, most)))
+    assert seen(found) == (seen(parsed(body)) if most == len(rows) else f"more than {most} instances in one request")
 
 
 @pytest.mark.parametrize(

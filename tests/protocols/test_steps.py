@@ -35,9 +35,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, size in (
         (v2, "ELEMENTS_A_STEP", 3), (grpc_tensors, "_NUMBERS_A_STEP", 5), (values, "_LARGE", 7), (values, "_GROUP", 20),
         (columns, "_LARGE", 5), (outputs, "_PIECE", 12), (json_lists, "STEP", 6),
-        (incremental_scan, "_PIECE", 6), (incremental_scan, "STEP", 40), (json_lists, "_PIECE", 7),
-        (json_lists, "_ROWS_A_STEP", 2), (http_answers, "_GROUP", 9), (grpc_tensors, "_LISTED_A_STEP", 3),
-        (embeddings, "_GROUP", 16),
+        (incremental_scan, "_PIECE", 6), (incremental_scan, "STEP", 40), (incremental_scan, "LARGE", 20),
+        (json_lists, "_PIECE", 7), (json_lists, "_ROWS_A_STEP", 2), (http_answers, "_GROUP", 9),
+        (grpc_tensors, "_LISTED_A_STEP", 3), (embeddings, "_GROUP", 16),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, size)
 

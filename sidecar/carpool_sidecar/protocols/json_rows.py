@@ -9,22 +9,20 @@ import bisect
 import codecs
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import beyond_json, number_lists
+from carpool_sidecar.protocols import beyond_json, forms, number_lists, steps
 
 Rows = Sequence[Any]
 """Each is a `msgspec.Raw`, a view or bytes."""
 
 LIST = msgspec.json.Decoder(list[msgspec.Raw])
 """Finds the rows of a list, and checks that it is one."""
-
-decode_list: Final = LIST.decode
-"""The same, as a function."""
 
 _NO_ROW = msgspec.Raw()
 _SPACE = b" \t\r\n"
@@ -51,6 +49,7 @@ _LONGEST_PATTERN = 16 * 1024
 WORTH_A_LOOK: Final = 512
 """From so many bytes on it pays to look whether a list has nothing but numbers."""
 
+_OPENING: Final = 0x5B
 _CLOSING: Final = 0x5D
 
 # What is decoded at once: as fast as the whole, and never a large string.
@@ -90,16 +89,24 @@ _NOTHING = PartedText(())
 class Spans:
     """Rows of a list as places in its text, each of which becomes a view of it when it is asked for.
 
+    Their `form` is empty unless it is known.
     Views are made in a third of the time that `msgspec.Raw` takes, and mostly all rows travel together.
     """
 
-    __slots__ = ("_ends", "_parted", "_starts", "_view")
+    __slots__ = ("_ends", "_parted", "_starts", "_view", "form")
 
-    def __init__(self, text: bytes | PartedText, starts: Sequence[int], ends: Sequence[int]) -> None:
+    def __init__(
+        self,
+        text: bytes | memoryview | PartedText,
+        starts: Sequence[int],
+        ends: Sequence[int],
+        form: bytes = b"",
+    ) -> None:
         self._parted = text if isinstance(text, PartedText) else _NOTHING
         self._view = None if isinstance(text, PartedText) else memoryview(text)
         self._starts = starts
         self._ends = ends
+        self.form = form
 
     @property
     def _text(self) -> memoryview:
@@ -127,41 +134,34 @@ class Spans:
         return map(self._text.__getitem__, map(slice, self._starts, self._ends))
 
 
-def rows_of_numbers(text: bytes, start: int, stop: int, max_rows: int) -> tuple[Rows, int] | None:
-    """The rows of the list from `start` to `stop`, if they are lists of numbers, and their nesting (`number_lists`).
+def find(text: bytes | memoryview, max_rows: int = sys.maxsize) -> Rows:
+    """The rows of a list, brackets included.
 
-    None if it is for a decoder to tell what it is, or if there are more than `max_rows`.
+    Raises `msgspec.DecodeError` if it is none, and `errors.PayloadTooLarge` for more than `max_rows`, before memory is
+    spent on them.
     """
-    if text[stop - 1] != _CLOSING:
-        return None
-    found = number_lists.find(text, start + 1, stop - 1, 1, 0, max_rows, 0)
-    return None if found is None or found[0] != 1 else (cast(Rows, Spans(text, found[1], found[2])), found[3])
-
-
-def careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:
-    """A decoder of lists for a body in which more than `max_rows` rows may be.
-
-    It raises `errors.PayloadTooLarge` for those.
-    """
-    return functools.partial(_decode_at_most if len(body) <= _MAX_UNCOUNTED else _decode_bounded, max_rows)
-
-
-def _decode_at_most(max_rows: int, text: bytes | memoryview) -> Rows:
-    rows = LIST.decode(text)
+    size = len(text)
+    if size >= WORTH_A_LOOK and text[size - 1] == _CLOSING:
+        found = number_lists.find(text, 1, size - 1, 1, 0, max_rows, 0)
+        if found is not None and found[0] == 1 and text[0] == _OPENING:
+            form = forms.of(text, found[3]) if found[3] >= 0 else b""
+            return cast(Rows, Spans(text, found[1], found[2], form))
+    if size <= 2 * max_rows:  # a row takes at least two bytes
+        return LIST.decode(text)
+    if size <= _MAX_UNCOUNTED:
+        rows: Rows = LIST.decode(text)
+    else:
+        # `1,1,1,…` is refused at the first row too many, before it becomes gigabytes.
+        try:
+            rows = msgspec.structs.astuple(bounded_rows(max_rows).decode(text))
+        except msgspec.ValidationError as error:
+            if str(error).startswith("Expected `array` of at most length"):
+                raise too_many(max_rows) from None
+            raise
+        rows = rows[: bisect.bisect_left(rows, True, key=_NO_ROW.__eq__)]
     if len(rows) > max_rows:
-        raise _too_many(max_rows)
+        raise too_many(max_rows)
     return rows
-
-
-def _decode_bounded(max_rows: int, text: bytes | memoryview) -> Rows:
-    """Refuse a list of more than `max_rows` rows at the first row too many, before `1,1,1,…` becomes gigabytes."""
-    try:
-        rows = msgspec.structs.astuple(bounded_rows(max_rows).decode(text))
-    except msgspec.ValidationError as error:
-        if str(error).startswith("Expected `array` of at most length"):
-            raise _too_many(max_rows) from None
-        raise
-    return rows[: bisect.bisect_left(rows, True, key=_NO_ROW.__eq__)]
 
 
 @functools.lru_cache(maxsize=2)
@@ -174,7 +174,13 @@ def bounded_rows(max_rows: int) -> msgspec.json.Decoder[msgspec.Struct]:
     return msgspec.json.Decoder(msgspec.defstruct("Rows", fields, array_like=True, forbid_unknown_fields=True))
 
 
-def _too_many(max_rows: int) -> errors.PayloadTooLarge:
+def form(rows: Rows, text: bytes | memoryview) -> bytes:
+    """That of rows, by the text of their list; raises what `forms.of` does."""
+    return (rows.form if isinstance(rows, Spans) else b"") or forms.of(text)
+
+
+def too_many(max_rows: int) -> errors.PayloadTooLarge:
+    """What a caller is told that sent more rows."""
     return errors.PayloadTooLarge(f"more than {max_rows} instances in one request")
 
 
@@ -220,6 +226,11 @@ def no_json(body: bytes, words: str) -> errors.BadRequest:
 
 def check_utf8(body: bytes | memoryview, step: int = _STEP) -> None:
     """Raises `errors.BadRequest`, with the place, for bytes that are not UTF-8; looks at `step` of them at once."""
+    steps.at_once(check_utf8_in_steps(body, step))
+
+
+def check_utf8_in_steps(body: bytes | memoryview, step: int = _STEP) -> steps.Steps[None]:
+    """The same for any body, in steps."""
     view, at = memoryview(body), 0
     while at < len(view):
         try:
@@ -227,3 +238,5 @@ def check_utf8(body: bytes | memoryview, step: int = _STEP) -> None:
         except UnicodeDecodeError as error:
             raise errors.BadRequest(f"the body is not valid UTF-8 (byte {at + error.start})") from None
         at += used
+        if at < len(view):
+            yield

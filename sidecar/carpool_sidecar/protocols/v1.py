@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -26,9 +26,12 @@ Rows = json_rows.Rows
 # Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
 _MAX_OTHERS = 64 * 1024
 
-# Nearly every body has one member, known from its first bytes. `json_rows.LIST` then proves that all the rest is
-# exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it. Most of them begin
-# in one way, perhaps with a space behind it.
+_REQUEST_MEMBERS: Final = ("instances", "inputs")
+_ANSWER_MEMBERS: Final = ("predictions", "outputs")
+
+# Nearly every body has one member, known from its first bytes. A decoder then proves that all the rest is exactly one
+# JSON list, so that nothing else (a duplicate key, a second member) can hide behind it. Most of them begin in one way,
+# perhaps with a space behind it.
 _USUAL_REQUEST: Final = b'{"instances":'
 _USUAL_ANSWER: Final = b'{"predictions":'
 _BRACKET: Final = ord("[")
@@ -37,12 +40,11 @@ _ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
 _ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
 _ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
 # The same behind some members that are no lists or objects.
-_AFTER_SIMPLE_MEMBERS = (
+_REQUEST_BEGINNING = re.compile(
     rb'[ \t\r\n]*\{(?:[ \t\r\n]*"[^"\\]{0,200}"[ \t\r\n]*:[ \t\r\n]*(?:"[^"\\]{0,1000}"|[-+.\w]{1,30})[ \t\r\n]*,){0,8}'
-    rb'[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
+    rb'[ \t\r\n]*"(instances|inputs)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
 )
-_REQUEST_HEAD = re.compile(_AFTER_SIMPLE_MEMBERS % b"instances|inputs")
-_ANSWER_HEAD = re.compile(_AFTER_SIMPLE_MEMBERS % b"predictions|outputs")
+_LONGEST_BEGINNING: Final = 4096
 _SPACE: Final = b" \t\r\n"
 _SPACE_AND_COLON = _SPACE + b":"
 
@@ -57,26 +59,15 @@ at once, and fewer in all."""
 LONGEST_MEMBER: Final = 4096
 """Bytes of a member that each caller of a batch gets, at most; a longer one is left out."""
 
-_REQUEST_MEMBERS = ("instances", "inputs")
-_ANSWER_MEMBERS = ("predictions", "outputs")
 
-
-class _RequestLists(msgspec.Struct):
+class _Lists(msgspec.Struct):
     """The large members of a request; decoding into it skips all others without allocating."""
 
     instances: msgspec.Raw = msgspec.Raw()
     inputs: msgspec.Raw = msgspec.Raw()
 
 
-class _AnswerLists(msgspec.Struct):
-    """Those of an answer."""
-
-    predictions: msgspec.Raw = msgspec.Raw()
-    outputs: msgspec.Raw = msgspec.Raw()
-
-
-_REQUEST_LISTS = msgspec.json.Decoder(_RequestLists)
-_ANSWER_LISTS = msgspec.json.Decoder(_AnswerLists)
+_LISTS = msgspec.json.Decoder(_Lists)
 
 
 class Payload(interface.KeepsBody):
@@ -147,20 +138,43 @@ def parse_request(
     """
     if not body.isascii():
         json_rows.check_utf8(body)
-    # A row takes at least two bytes, so most bodies are cleared by a glance.
-    decode = json_rows.decode_list if len(body) <= 2 * max_rows else json_rows.careful_decoder(body, max_rows)
+    only = _only_member(body, b"instances", _USUAL_REQUEST, _ONLY_REQUEST_MEMBER)
+    if only is not None:
+        name, start, stop = only
+        # Of a large body no copy but a view.
+        text = body[start:stop] if stop - start <= _WORTH_A_VIEW else memoryview(body)[start:stop]
+        is_short = stop - start < json_rows.WORTH_A_LOOK and stop - start <= 2 * max_rows
+        try:
+            rows = json_rows.LIST.decode(text) if is_short else json_rows.find(text, max_rows)
+            if rows and mixes:
+                return Payload(name, body, text, rows, b"", forms.ANY)
+            if rows:
+                form = forms.of(text) if is_short else json_rows.form(rows, text)
+                return Payload(name, body, text, rows, b"", form)
+        except (msgspec.DecodeError, RecursionError):
+            pass  # more members follow, or it is malformed: which, and where, is found out below
+    return steps.at_once(parse_in_steps(body, max_rows, mixes=mixes))
+
+
+def parse_in_steps(
+    body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None, mixes: bool = False
+) -> steps.Steps[Payload]:
+    """The same for any body, in steps."""
     try:
-        single = _single_member(body, b"instances", _USUAL_REQUEST, _ONLY_REQUEST_MEMBER, decode, max_rows)
-        if single is not None:
-            member, text, rows, nesting = single
-            payload = Payload(member, body, text, rows, b"", forms.ANY if mixes else forms.of(text, nesting))
-        else:
-            payload = _payload_of_members(body, decode, mixes)
+        if not body.isascii():
+            yield from json_rows.check_utf8_in_steps(body)
+        try:
+            return (yield from _parse(body, body, max_rows, mixes))
+        except (errors.BadRequest, errors.Unbatchable) as error:
+            mask = yield from beyond_json.masked_in_steps(body, with_words=False)
+            if mask is None:
+                raise _explained(body, error, _MAX_OTHERS) from None
+        try:
+            return (yield from _parse(body, mask, max_rows, mixes))
+        except (errors.BadRequest, errors.Unbatchable) as error:
+            raise _explained(mask, error, _MAX_OTHERS) from None
     except RecursionError:
         raise errors.BadRequest("the body is nested too deeply") from None
-    if not payload.rows:
-        raise errors.NoInstances
-    return payload
 
 
 def merge(
@@ -171,7 +185,10 @@ def merge(
     All payloads must share `list_name` and `others`; the batch key guarantees that. Nothing is copied here, and a
     payload that travels whole and alone goes as it came. `kept` are for `parse_answer`.
     """
-    read, in_steps = (parse_answer, read_in_steps) if kept is None else (kept.parse_answer, kept.read_in_steps)
+    read: Callable[[interface.UpstreamResponse], interface.BatchPredictions] = parse_answer
+    in_steps: Callable[[interface.UpstreamResponse], steps.Steps[interface.BatchPredictions]] = read_in_steps
+    if kept is not None:
+        read, in_steps = functools.partial(parse_answer, kept=kept), functools.partial(read_in_steps, kept=kept)
     pieces: list[bytes | memoryview] = []
     for request, start, stop in parts:
         payload: Payload = request.payload
@@ -205,14 +222,33 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
     are and however often they are there. Of several of one name the last counts, as with most JSON parsers.
     """
     body = response.body
+    only = _only_member(body, b"predictions", _USUAL_ANSWER, _ONLY_ANSWER_MEMBER) if body.isascii() else None
+    if only is not None:
+        name, start, stop = only
+        is_short = stop - start < json_rows.WORTH_A_LOOK
+        try:
+            rows = json_rows.LIST.decode(body[start:stop]) if is_short else json_rows.find(memoryview(body)[start:stop])
+            return interface.BatchPredictions(name, rows)
+        except (msgspec.DecodeError, RecursionError):
+            pass  # as in a request
+    return steps.at_once(read_in_steps(response, kept))
+
+
+def read_in_steps(
+    response: interface.UpstreamResponse, kept: KeptMembers | None = None
+) -> steps.Steps[interface.BatchPredictions]:
+    """The same for any answer, in steps."""
+    body = response.body
     try:
         if not body.isascii():
-            json_rows.check_utf8(body)
-        decode, most = json_rows.decode_list, sys.maxsize
-        single = _single_member(body, b"predictions", _USUAL_ANSWER, _ONLY_ANSWER_MEMBER, decode, most)
-        if single is not None:
-            return interface.BatchPredictions(single[0], single[2])
-        return _predictions_of_members(body, kept)
+            yield from json_rows.check_utf8_in_steps(body)
+        try:
+            return (yield from _read(body, body, kept))
+        except errors.BadRequest as error:
+            mask = yield from beyond_json.masked_in_steps(body)
+            if mask is None:
+                raise _explained(body, error) from None
+        return (yield from _read(body, mask, kept))
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except errors.Unbatchable:
@@ -222,107 +258,6 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
         raise errors.UpstreamBroken(f"the predictor's answer is not a valid predict response: {error}") from None
 
 
-# --- in steps ---------------------------------------------------------------------------------------------------
-
-
-class RequestScan(incremental_scan.IncrementalScan):
-    """Fed with all parts of a body in order, finds the instances of a predict request; for `mixes` see `parse_request`.
-
-    Their form it finds `in_detail`, or else without; then it may be one that `lacks_form`.
-    """
-
-    def __init__(self, max_rows: int = sys.maxsize, mixes: bool = False, in_detail: bool = False) -> None:
-        super().__init__(_REQUEST_HEAD, max_rows, in_detail=None if mixes else in_detail)
-        self._mixes = mixes
-
-    def payload(self, body: bytes | json_rows.PartedText) -> Payload | None:
-        """The payload of the `body` that was fed; None if it is for `parse_request` to tell."""
-        found = self.rows(body)
-        if found is None:
-            return None
-        rows, start, stop, around = found
-        if not rows:
-            return None
-        if isinstance(body, bytes):
-            around = _around(body, start, stop)  # what was fed may have been its mask
-        others = b""
-        if not _is_bare(around):
-            try:
-                alike = parse_request(around)  # what it says of all but the list
-            except (errors.CarpoolError, errors.Unbatchable):
-                return None
-            if alike.list_name != self.name:
-                return None
-            others = alike.others
-        text = b"" if isinstance(body, json_rows.PartedText) else memoryview(body)[start:stop]
-        return Payload(self.name, body, text, rows, others, forms.ANY if self._mixes else self.form(), start, stop)
-
-
-def parse_in_steps(
-    body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None, mixes: bool = False
-) -> steps.Steps[Payload]:
-    """`parse_request` for a large body."""
-    payload = yield from _scanned_in_steps(body, body, max_rows, mixes)
-    if payload is None and beyond_json.has_halves(body):
-        mask = yield from beyond_json.masked_in_steps(body, with_words=False)
-        if mask is not None:
-            payload = yield from _scanned_in_steps(body, mask, max_rows, mixes)
-    return payload or parse_request(body, max_rows, mixes=mixes)
-
-
-def _scanned_in_steps(body: bytes, mask: bytes, max_rows: int, mixes: bool) -> steps.Steps[Payload | None]:
-    """What a scan of the mask finds in a body, if it finds all."""
-    for in_detail in (False, True):
-        scan = RequestScan(max_rows, mixes, in_detail)
-        yield from scan.feed_in_steps(mask)
-        payload = scan.payload(body)
-        if payload is not None or not scan.lacks_form:
-            return payload
-    return None
-
-
-def read_in_steps(
-    response: interface.UpstreamResponse, kept: KeptMembers | None = None
-) -> steps.Steps[interface.BatchPredictions]:
-    """`parse_answer` for a large body."""
-    body = response.body
-    scan = incremental_scan.IncrementalScan(_ANSWER_HEAD)
-    yield from scan.feed_in_steps(body)
-    found = scan.rows(body)
-    if found is None:
-        mask = yield from beyond_json.masked_in_steps(body)
-        if mask is not None:
-            scan = incremental_scan.IncrementalScan(_ANSWER_HEAD)
-            yield from scan.feed_in_steps(mask)
-            found = scan.rows(body)
-    if found is None:
-        return parse_answer(response, kept)
-    rows, start, stop, _ = found
-    around = _around(body, start, stop)
-    members = b""
-    if not _is_bare(around):
-        # Of several lists the last counts.
-        count = sum(around.count(b'"%b"' % name) for name in (b"predictions", b"outputs")) + around.count(b"\\u")
-        try:
-            alike = parse_answer(response._replace(body=around))
-        except errors.UpstreamBroken:
-            return parse_answer(response, kept)  # which knows the place
-        if count > 1 or alike.list_name != scan.name:
-            return parse_answer(response, kept)
-        members = b"" if kept is None else kept.of(around)
-    return interface.BatchPredictions(scan.name, rows, members)
-
-
-def _around(body: bytes, start: int, stop: int) -> bytes:
-    """A body with `[0]` for its list."""
-    return b"%b[0]%b" % (body[:start], body[stop:])
-
-
-def _is_bare(around: bytes) -> bool:
-    """Whether there is nothing but the list in the body."""
-    return around.endswith(b":[0]}") and around.count(b":") == 1
-
-
 class KeptMembers:
     """Members of a batch's answer that each of its callers gets, with their values as they were written.
 
@@ -330,40 +265,61 @@ class KeptMembers:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        # As with all lists here: what has no field is skipped unread, and of equal names the last counts.
-        fields = [f"member_{index}" for index in range(len(names))]
-        form = msgspec.defstruct(
-            "Members",
-            [(field, msgspec.Raw, msgspec.Raw()) for field in fields],
-            rename=dict(zip(fields, names, strict=True)),
-        )
-        self._names = tuple(names)
-        self._starts = [b"%b:" % msgspec.json.encode(name) for name in names]
-        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(form)
+        self.names = tuple(names)
 
-    def of(self, body: bytes) -> bytes:
-        """These members of an answer, each with a comma behind it; `body` is a JSON object, or has a mask that is."""
-        texts: list[memoryview]
+    def of(self, body: bytes, members: Mapping[str, json_members.Member]) -> bytes:
+        """These among the `members` of an answer's body, each with a comma behind it."""
+        found = b""
+        for name in self.names:
+            at = members.get(name)
+            if at is not None and at.stop - at.value <= LONGEST_MEMBER:
+                found += b"%b:%b," % (msgspec.json.encode(name), body[at.value : at.stop])
+        return found
+
+
+class RequestScan:
+    """Fed with all parts of a body in order, finds the instances of a request; for `mixes` see `parse_request`."""
+
+    # State: the _beginning of the body, until it has shown the _name of the list, and where that begins.
+    def __init__(self, max_rows: int = sys.maxsize, mixes: bool = False) -> None:
+        self._max_rows = max_rows
+        self._in_detail = None if mixes else False
+        self._beginning = b""
+        self._name = b""
+        self._start = 0
+        self._list: incremental_scan.IncrementalScan | None = None
+
+    def feed(self, part: bytes) -> None:
+        """The next bytes of the body."""
+        if self._list is None:
+            if len(self._beginning) > _LONGEST_BEGINNING:
+                return
+            self._beginning += part
+            match = _REQUEST_BEGINNING.match(self._beginning)
+            if match is None:
+                return
+            self._name, self._start = match[1], match.end()
+            self._list = incremental_scan.IncrementalScan(self._start, self._max_rows, self._in_detail)
+            part = self._beginning[self._start + 1 :]
+            self._beginning = self._beginning[: self._start]
+        self._list.feed(part)
+
+    def payload(self, body: json_rows.PartedText) -> Payload | None:
+        """The payload of the `body` that was fed; None if it is for `parse_in_steps` to tell."""
+        found = self._list
+        if found is None or not found.finish() or found.has_too_many or not found.starts:
+            return None
+        if body.size - found.end > _MAX_OTHERS:
+            return None
+        around = b"%b[0]%b" % (self._beginning, b"".join(body.between(found.end, body.size)))
         try:
-            texts = [memoryview(raw) for raw in msgspec.structs.astuple(self._decoder.decode(body))]
-        except msgspec.DecodeError:
-            members, view = json_members.find(beyond_json.masked(body) or body, last_counts=True), memoryview(body)
-            places = [members.get(name, json_members.Member(0, 0, 0)) for name in self._names]
-            texts = [view[at.value : at.stop] for at in places]
-        found = [
-            b"%b%b," % (start, bytes(text))
-            for start, text in zip(self._starts, texts, strict=True)
-            if 0 < text.nbytes <= LONGEST_MEMBER
-        ]
-        return b"".join(found)
-
-    def parse_answer(self, response: interface.UpstreamResponse) -> interface.BatchPredictions:
-        """`parse_answer` with these."""
-        return parse_answer(response, self)
-
-    def read_in_steps(self, response: interface.UpstreamResponse) -> steps.Steps[interface.BatchPredictions]:
-        """`read_in_steps` with these."""
-        return read_in_steps(response, self)
+            alike = parse_request(around, mixes=True)  # what it says of all but the list
+        except (errors.CarpoolError, errors.Unbatchable):
+            return None
+        if alike.list_name != self._name:
+            return None
+        rows = found.rows(body)
+        return Payload(self._name, body, b"", rows, alike.others, found.form, self._start, found.end)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -413,18 +369,11 @@ def render_error(message: str) -> bytes:
 # --- scanning ---------------------------------------------------------------------------------------------------
 
 
-def _single_member(
-    body: bytes,
-    name: bytes,
-    usual: bytes,
-    start: re.Pattern[bytes],
-    decode: Callable[[bytes | memoryview], Rows],
-    max_rows: int,
-) -> tuple[bytes, bytes | memoryview, Rows, int] | None:
-    """`(name, list as written, its rows, nesting)` if the body is exactly one object with that one list; else None.
+def _only_member(body: bytes, name: bytes, usual: bytes, start: re.Pattern[bytes]) -> tuple[bytes, int, int] | None:
+    """The name of the only list in a body, and where it begins and ends, if a list is there; None if there is more.
 
-    `start` matches its beginning, up to the list; `usual` is what that mostly is, for the list of that `name`. The
-    nesting is that of `number_lists.find`, -1 if it does not tell the form.
+    `start` matches the beginning of such a body, up to the list; `usual` is what that mostly is, for the list of that
+    `name`.
     """
     at, size = len(usual), len(body)
     is_usual = size > at + 1 and body.startswith(usual)
@@ -436,51 +385,16 @@ def _single_member(
             return None
         name, at = match[1], match.end()
     if body.endswith(b"]}"):
-        end = size - 1
-    else:
-        end = len(body.rstrip(_SPACE)) - 1
-        if body[end : end + 1] != b"}":
-            return None
-        end = len(body[:end].rstrip(_SPACE)) if body[end - 1] in _SPACE else end
-    # Of a large body no copy but a view.
-    text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
-    if end - at >= json_rows.WORTH_A_LOOK:
-        found = json_rows.rows_of_numbers(body, at, end, max_rows)
-        if found is not None:
-            return name, text, found[0], found[1]
-    try:
-        return name, text, decode(text), -1
-    except msgspec.DecodeError:
-        return None  # more members follow, or it is malformed: the general path tells which, and where
+        return name, at, size - 1
+    end = len(body.rstrip(_SPACE)) - 1
+    if body[end : end + 1] != b"}":
+        return None
+    return name, at, len(body[:end].rstrip(_SPACE)) if body[end - 1] in _SPACE else end
 
 
-def _members(body: bytes) -> dict[str, json_members.Member]:
-    """Where the members of a request are, in order.
-
-    Raises `errors.BadRequest` for malformed JSON and for duplicate members.
-    """
-    try:
-        lists = _REQUEST_LISTS.decode(body)
-    except msgspec.ValidationError:
-        raise errors.BadRequest("the body must be a JSON object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise json_rows.no_json(body, str(error)) from None
-    others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
-    if others > _MAX_OTHERS:
-        raise errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")
-    return json_members.find(body)
-
-
-def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows], mixes: bool) -> Payload:
-    mask = body
-    try:
-        members = _members(body)
-    except errors.BadRequest:
-        found = beyond_json.masked(body, with_words=False) if beyond_json.has_halves(body) else None
-        if found is None:
-            raise
-        mask = found
-        members = _members(mask)
+def _parse(body: bytes, mask: bytes, max_rows: int, mixes: bool) -> steps.Steps[Payload]:
+    """The payload of a body with any members; `mask` is the body, or JSON of the same size where that is none."""
+    members = yield from json_members.find_in_steps(mask, max_rows=max_rows, with_form=not mixes)
     present = [name for name in _REQUEST_MEMBERS if name in members]
     if not present:
         near = next((name for name in members if name.lower() in _REQUEST_MEMBERS), None)
@@ -489,61 +403,57 @@ def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows
         raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
     name = present[0]
     at = members.pop(name)
-    text = body[at.value : at.stop]
+    text = body[at.value : at.stop] if at.stop - at.value <= _WORTH_A_VIEW else memoryview(body)[at.value : at.stop]
+    if len(body) - len(text) > _MAX_OTHERS:
+        raise _too_large(len(body) - len(text))
     if text == b"null":
         raise errors.NoInstances
-    if name == "inputs" and text.startswith(b"{"):
+    if name == "inputs" and body.startswith(b"{", at.value):
         raise errors.Unbatchable(errors.NotBatched.COLUMNAR)
+    rows = yield from _rows(body, mask, name, at, max_rows)
+    if not rows:
+        raise errors.NoInstances
     others = [
         body[other.start : other.value].rstrip(_SPACE_AND_COLON) + b":" + body[other.value : other.stop]
         for other in members.values()
     ]
-    rows = _listed(body, mask, name, at, decode)
-    return Payload(
-        name.encode(), body, text, rows, b",".join(others), forms.ANY if mixes else forms.of(mask[at.value : at.stop])
-    )
+    form = forms.ANY if mixes else json_rows.form(rows, memoryview(mask)[at.value : at.stop])
+    return Payload(name.encode(), body, text, rows, b",".join(others), form)
 
 
-def _predictions_of_members(body: bytes, kept: KeptMembers | None) -> interface.BatchPredictions:
-    """What is found in an answer with any members; all but what is asked for is skipped unread."""
-    try:
-        found = msgspec.structs.asdict(_ANSWER_LISTS.decode(body))
-    except msgspec.ValidationError:
-        raise errors.BadRequest("the body must be a JSON object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        mask = beyond_json.masked(body)
-        if mask is None:
-            raise json_rows.no_json(body, str(error)) from None
-        members = json_members.find(mask, last_counts=True)
-        for name in _ANSWER_MEMBERS:
-            if name in members:
-                rows = _listed(body, mask, name, members[name], json_rows.decode_list)
-                return interface.BatchPredictions(name.encode(), rows, b"" if kept is None else kept.of(body))
-        raise _no_list(_ANSWER_MEMBERS) from None
+def _read(body: bytes, mask: bytes, kept: KeptMembers | None) -> steps.Steps[interface.BatchPredictions]:
+    """The same for an answer; all but what is asked for is skipped."""
+    only = _ANSWER_MEMBERS if kept is None else (*_ANSWER_MEMBERS, *kept.names)
+    most = sys.maxsize if mask is body else json_members.MOST
+    members = yield from json_members.find_in_steps(mask, last_counts=True, only=only, most=most)
     for name in _ANSWER_MEMBERS:
-        raw = found[name]
-        if memoryview(raw).nbytes:
-            rows = _rows_of(name, bytes(raw), json_rows.decode_list)
-            return interface.BatchPredictions(name.encode(), rows, b"" if kept is None else kept.of(body))
-    raise _no_list(_ANSWER_MEMBERS)
+        if name in members:
+            rows = yield from _rows(body, mask, name, members[name], sys.maxsize)
+            return interface.BatchPredictions(name.encode(), rows, b"" if kept is None else kept.of(body, members))
+    raise errors.BadRequest(f"no member {' or '.join(map(repr, _ANSWER_MEMBERS))}")
 
 
-def _listed(
-    body: bytes, mask: bytes, name: str, at: json_members.Member, decode: Callable[[bytes | memoryview], Rows]
-) -> Rows:
-    """The rows of a member's list; `mask` is the body, or JSON of the same size where that is none."""
-    rows = _rows_of(name, mask[at.value : at.stop], decode)
-    return rows if mask is body else beyond_json.sliced(body, at.value, mask, rows)
-
-
-def _rows_of(name: str, text: bytes, decode: Callable[[bytes | memoryview], Rows]) -> Rows:
+def _rows(body: bytes, mask: bytes, name: str, at: json_members.Member, max_rows: int) -> steps.Steps[Rows]:
+    """The rows of a member's list."""
     try:
-        return decode(text)
+        return (yield from incremental_scan.list_in_steps(body, mask, at.value, at.stop, max_rows, at.scan))
     except msgspec.ValidationError:
         raise errors.BadRequest(f"{name!r} must be a list") from None
     except msgspec.DecodeError as error:
         raise errors.BadRequest(str(error)) from None
 
 
-def _no_list(names: Sequence[str]) -> errors.BadRequest:
-    return errors.BadRequest(f"no member {' or '.join(map(repr, names))}")
+def _explained(body: bytes, error: Exception, most_others: int = sys.maxsize) -> Exception:
+    """What is wrong with a body for which an error was raised: what a decoder says of all of it, or that error."""
+    try:
+        lists = _LISTS.decode(body)
+    except msgspec.ValidationError:
+        return errors.BadRequest("the body must be a JSON object")
+    except (msgspec.DecodeError, UnicodeDecodeError) as flaw:
+        return json_rows.no_json(body, str(flaw))
+    others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
+    return _too_large(others) if others > most_others else error
+
+
+def _too_large(others: int) -> errors.BadRequest:
+    return errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")

@@ -114,7 +114,7 @@ def test_white_space_around_a_list_is_not_the_lists(second: bytes) -> None:
     outlines: dict[str, answers.Outline] = {}
     shares = answers.Shares([0, 1, 2])
     for body in (b"[1,2]", second, b"[5,6]", second):
-        rows = answers.read(rule, shares, interface.UpstreamResponse(body, {}), outlines).rows
+        rows = steps.at_once(answers.read(rule, shares, interface.UpstreamResponse(body, {}), outlines)).rows
         texts = [answers.ResponseFormat.LIST.render([messages.Piece(0, "b", rows[at : at + 1])]) for at in (0, 1)]
         assert [json.loads(b"".join(each.body)) for each in texts] == [[row] for row in json.loads(body)]
 
@@ -137,9 +137,10 @@ def test_an_answer_read_in_steps_is_what_it_is_at_once(told: Any, place: str, sp
         body = form % (b"," + b" " * 40_000 * spread).join(rows)
         response = interface.UpstreamResponse(body, {})
         shares = answers.Shares(range(len(rows) + 1), [1] * len(rows))
-        work = answers.read_in_steps(rule, shares, response, second)
-        in_steps = shared(functools.partial(steps.at_once, work))
-        assert in_steps == shared(functools.partial(answers.read, rule, shares, response, first))
+        at_once = shared(functools.partial(steps.at_once, answers.read(rule, shares, response, first)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(incremental_scan, "LARGE", 10)
+            assert shared(functools.partial(steps.at_once, answers.read(rule, shares, response, second))) == at_once
 
 
 def shared(read: Callable[[], interface.BatchPredictions]) -> Any:
@@ -159,6 +160,6 @@ def test_a_large_answer_like_the_last_one_is_read_in_steps_of_a_quarter_of_a_meg
     row = b"[" + b"0.25," * 50_000 + b"1]"
     shares = answers.Shares(range(17))
     response = interface.UpstreamResponse(b'{"d":[%b]}' % b",".join([row] * 16), {})
-    answers.read(rule, shares, response, outlines)
-    count = sum(1 for _ in answers.read_in_steps(rule, shares, response, outlines))
+    steps.at_once(answers.read(rule, shares, response, outlines))
+    count = sum(1 for _ in answers.read(rule, shares, response, outlines))
     assert count >= len(response.body) // incremental_scan.STEP

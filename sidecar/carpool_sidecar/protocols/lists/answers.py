@@ -259,28 +259,20 @@ class Outline:
         comes_first = list(self.brackets) == [self.names[0]]
         return comes_first and self.is_whole and sum(map(len, self.texts)) <= _LONGEST_OUTLINE
 
-    def match(self, body: bytes) -> tuple[Outline, Sequence[msgspec.Raw], dict[Name, int]] | None:
-        """The outline of a body that is like this one, the rows of its list, and its numbers; None for another body."""
+    def match(self, body: bytes) -> steps.Steps[Found | None]:
+        """What is in a body that is like this one; None for another body."""
         frame = self._frame(body)
         if frame is None:
             return None
         start, end, totals = frame
         try:
-            rows = json_rows.LIST.decode(memoryview(body)[start:end])
+            rows = yield from incremental_scan.list_in_steps(body, body, start, end)
         except msgspec.DecodeError:
             return None  # it ends so by chance, or is malformed
-        return self._with(body, start, end, rows), rows, totals
-
-    def match_in_steps(self, body: bytes) -> steps.Steps[tuple[Outline, json_rows.Rows, dict[Name, int]] | None]:
-        """As `match`; None also for a list that cannot be scanned in steps."""
-        frame = self._frame(body)
-        if frame is None:
-            return None
-        start, end, totals = frame
-        rows = yield from incremental_scan.rows_in_steps(body, start, end)
-        if rows is None:
-            return None  # the list ends elsewhere
-        return self._with(body, start, end, rows), rows, totals
+        brackets = _brackets(body, start, end, rows) if len(rows) > 1 else self.brackets[self.names[0]]
+        alike = brackets == self.brackets[self.names[0]]
+        outline = self if alike else Outline(self.texts, self.names, {self.names[0]: brackets})
+        return Found(outline, {self.names[0]: rows}, totals)
 
     def _frame(self, body: bytes) -> tuple[int, int, dict[Name, int]] | None:
         """Where the list begins and ends in a body that is like this one but for its rows, and its numbers."""
@@ -303,14 +295,13 @@ class Outline:
             return None  # white space there is not the list's
         return len(before), end, totals
 
-    def _with(self, body: bytes, start: int, end: int, rows: json_rows.Rows) -> Outline:
-        """This one, or one with the white space of the list from `start` to `end`."""
-        if len(rows) < 2:
-            return self
-        brackets = _brackets(body, start, end, rows)
-        if brackets == self.brackets[self.names[0]]:
-            return self
-        return Outline(self.texts, self.names, {self.names[0]: brackets})
+
+class Found(NamedTuple):
+    """What is in an answer: its lists and its numbers by their names, and what stands around them."""
+
+    outline: Outline
+    lists: Mapping[Name, Sequence[bytes | msgspec.Raw]]
+    totals: Mapping[Name, int]
 
 
 def _brackets(body: bytes, start: int, stop: int, rows: Sequence[bytes | msgspec.Raw]) -> Brackets:
@@ -334,7 +325,7 @@ def _skip(body: bytes, at: int) -> int:
 
 def read(
     rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse, outlines: dict[str, Outline]
-) -> interface.BatchPredictions:
+) -> steps.Steps[interface.BatchPredictions]:
     """The rows of a batch. `outlines` has that of the last answer, by its rule's name, and is kept so.
 
     Raises `errors.Uneven` if they are not as many as the batch's, and `errors.UpstreamBroken` for what is no answer.
@@ -342,23 +333,20 @@ def read(
     body = response.body
     try:
         if not body.isascii():
-            json_rows.check_utf8(body)
+            yield from json_rows.check_utf8_in_steps(body)
         outline = outlines.get(rule.name)
-        alike = None if outline is None else outline.match(body)
-        if alike is not None:
-            outlines[rule.name] = found = alike[0]
-            result = _result(rule, shares, response, found, {found.names[0]: alike[1]}, alike[2])
-            return interface.BatchPredictions(LIST_NAME, result)
-        try:
-            outline, lists, totals = _read(rule, bool(shares.weights), body, body)
-        except (errors.BadRequest, msgspec.DecodeError):
-            masked = beyond_json.masked(body)
-            if masked is None:
-                raise
-            outline, lists, totals = _read(rule, bool(shares.weights), body, masked)
-        if outline.can_be_matched:
-            outlines[rule.name] = outline
-        return interface.BatchPredictions(LIST_NAME, _result(rule, shares, response, outline, lists, totals))
+        found = None if outline is None else (yield from outline.match(body))
+        if found is None:
+            try:
+                found = yield from _read(rule, bool(shares.weights), body, body)
+            except (errors.BadRequest, msgspec.DecodeError):
+                mask = yield from beyond_json.masked_in_steps(body)
+                if mask is None:
+                    raise
+                found = yield from _read(rule, bool(shares.weights), body, mask)
+        if found.outline.can_be_matched:
+            outlines[rule.name] = found.outline
+        return interface.BatchPredictions(LIST_NAME, _result(rule, shares, response, found))
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except errors.Unbatchable:
@@ -367,34 +355,10 @@ def read(
         raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
 
 
-def read_in_steps(
-    rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse, outlines: dict[str, Outline]
-) -> steps.Steps[interface.BatchPredictions]:
-    """As `read`; in steps if the answer is like the last one."""
-    body = response.body
-    outline = outlines.get(rule.name)
-    if outline is not None:
-        try:
-            if not body.isascii():
-                json_rows.check_utf8(body)
-            alike = yield from outline.match_in_steps(body)
-        except errors.BadRequest:
-            alike = None  # `read` tells of it
-        if alike is not None:
-            outlines[rule.name] = found = alike[0]
-            yield
-            result = _result(rule, shares, response, found, {found.names[0]: alike[1]}, alike[2])
-            return interface.BatchPredictions(LIST_NAME, result)
-    return read(rule, shares, response, outlines)
-
-
-Lists = Mapping[Name, Sequence[bytes | msgspec.Raw]]
-
-
-def _read(rule: rules.Rule, is_shared: bool, body: bytes, masked: bytes) -> tuple[Outline, Lists, Mapping[Name, int]]:
-    """The values of an answer; `masked` is the body, or JSON of the same size where that is none."""
-    text = places.Text(masked)
-    lists = _find_lists(rule, text)
+def _read(rule: rules.Rule, is_shared: bool, body: bytes, mask: bytes) -> steps.Steps[Found]:
+    """What is in any answer; `mask` is the body, or JSON of the same size where that is none."""
+    text = places.Text(mask)
+    lists = yield from _find_lists(rule, text)
     counted = counts.Counts(text, body, lists.values())
     for place in rule.shared if is_shared else ():
         counted.find(place)
@@ -402,44 +366,35 @@ def _read(rule: rules.Rule, is_shared: bool, body: bytes, masked: bytes) -> tupl
     rows: dict[Name, Sequence[bytes | msgspec.Raw]] = {}
     brackets: dict[Name, Brackets] = {}
     for name, span in lists.items():
-        found: Sequence[bytes | msgspec.Raw] = json_rows.LIST.decode(masked[span.start : span.stop])
-        rows[name] = found if masked is body else beyond_json.sliced(body, span.start, masked, found)
-        brackets[name] = _brackets(masked, span.start, span.stop, found)
+        rows[name] = yield from incremental_scan.list_in_steps(body, mask, span.start, span.stop, scan=span.scan)
+        brackets[name] = _brackets(mask, span.start, span.stop, rows[name])
     cuts = counted.left_out()
     texts = places.Text(body).around([span for span, _ in spans], cuts)
-    return Outline(texts, [name for _, name in spans], brackets, not cuts), rows, counted.totals
+    return Found(Outline(texts, [name for _, name in spans], brackets, not cuts), rows, counted.totals)
 
 
-def _result(
-    rule: rules.Rule,
-    shares: Shares,
-    response: interface.UpstreamResponse,
-    outline: Outline,
-    lists: Lists,
-    totals: Mapping[Name, int],
-) -> Result:
+def _result(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse, found: Found) -> Result:
     """What was found in an answer, shared out."""
     count = shares.starts[-1]
     rows: dict[Name, Rows] = {}
-    for name, listed in lists.items():
+    for name, listed in found.lists.items():
         if len(listed) != count:
             raise errors.Uneven(f"the predictor's answer has {len(listed)} rows; the batch has {count}")
         rows[name] = (_numbered(listed, rule.index) if rule.index is not None else None) or listed
-    split = {total: shares.split(total) for total in set(totals.values())}  # often two of them are the same
-    numbers = {name: dict(zip(shares.starts, split[total][0], strict=False)) for name, total in totals.items()}
+    split = {total: shares.split(total) for total in set(found.totals.values())}  # often two of them are the same
+    numbers = {name: dict(zip(shares.starts, split[total][0], strict=False)) for name, total in found.totals.items()}
     kind = response.headers.get(b"content-type")
     headers = _JSON if kind is None else (("Content-Type", kind.decode("latin-1")),)
     if not all(is_exact for _, is_exact in split.values()):
         headers += (PRORATED,)
-    return Result(outline, rows, numbers, headers, shares)
+    return Result(found.outline, rows, numbers, headers, shares)
 
 
-def _find_lists(rule: rules.Rule, text: places.Text) -> Mapping[Name, places.Span]:
+def _find_lists(rule: rules.Rule, text: places.Text) -> steps.Steps[Mapping[Name, places.Span]]:
     """Raises `errors.Uneven` if there is none: a server may answer another form of request than a rule knows."""
     for place in rule.answers:
-        found: dict[Name, places.Span] = {
-            (place.text, span.name): span for span in text.find(place) if text.begins(span, b"[")
-        }
+        spans = yield from text.find(place)
+        found: dict[Name, places.Span] = {(place.text, span.name): span for span in spans if text.begins(span, b"[")}
         if found:
             return found
     wanted = " or ".join(place.text for place in rule.answers)

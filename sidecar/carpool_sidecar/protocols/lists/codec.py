@@ -170,23 +170,10 @@ class Codec:
         return self._unless_avoided(payload) if self._avoided else payload
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        """See `interface.Codec`: lists are found and scanned in steps. Raises the same as `parse`."""
-        for template in self._templates:
-            start, stop = len(template.before), len(body) - len(template.after)
-            if not (body.startswith(template.before) and body.endswith(template.after) and start < stop):
-                continue
-            found = yield from self._scan_in_steps(body, start, stop, max_rows)
-            if found is None:
-                continue
-            try:
-                column, form = self._column(template.rule, body[start:stop], max_rows, found)
-            except (errors.Unbatchable, RecursionError):
-                continue
-            return self._unless_avoided(Payload(template, body, (column,), form))
+        """See `interface.Codec`: large lists are scanned in steps. Raises the same as `parse`."""
         try:
             if not body.isascii():
-                json_rows.check_utf8(body)
-            yield
+                yield from json_rows.check_utf8_in_steps(body)
             payload = yield from self._parse_anew(body, max_rows)
         except (errors.BadRequest, RecursionError):
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
@@ -215,17 +202,13 @@ class Codec:
     def _read(
         self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
     ) -> interface.BatchPredictions:
-        try:
-            return answers.read(rule, shares, response, self._outlines)
-        except errors.Uneven:
-            self._avoid(key)
-            raise
+        return steps.at_once(self._read_in_steps(rule, key, shares, response))
 
     def _read_in_steps(
         self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
     ) -> steps.Steps[interface.BatchPredictions]:
         try:
-            return (yield from answers.read_in_steps(rule, shares, response, self._outlines))
+            return (yield from answers.read(rule, shares, response, self._outlines))
         except errors.Uneven:
             self._avoid(key)
             raise
@@ -267,16 +250,16 @@ class Codec:
         return None
 
     def _parse_anew(self, body: bytes, max_rows: int) -> steps.Steps[Payload]:
-        text = places.Text(body)
+        text = places.Text(body, max_rows, with_forms=not self._mixes)
         refused: set[places.Span] = set()
         reason = errors.NotBatched.NO_ROWS
-        work, is_large = 0, len(body) >= self.large
+        work = 0
         for rule in self._rules:
             for place in rule.rows:
-                spans = (yield from text.find_in_steps(place)) if is_large else text.find(place)
+                spans = yield from text.find(place)
                 if not spans:
                     continue
-                along = [span for each in rule.along for span in text.find(each) if text.begins(span, b"[")]
+                beside = [span for each in rule.along for span in steps.at_once(text.find(each))]
                 found: dict[places.Span, tuple[Column, answers.ResponseFormat]] = {}
                 try:
                     for span in spans:
@@ -285,7 +268,11 @@ class Codec:
                         if work >= _STEP:
                             work = 0
                             yield
-                    beside = {span: _along(body[span.start : span.stop], max_rows) for span in along}
+                    along = {
+                        span: _along(body[span.start : span.stop], max_rows)
+                        for span in beside
+                        if text.begins(span, b"[")
+                    }
                 except msgspec.DecodeError as error:
                     raise errors.BadRequest(str(error)) from None
                 except errors.Unbatchable as verdict:
@@ -294,14 +281,14 @@ class Codec:
                     continue  # the next alternative may have rows
                 _check_stream(text)
                 for place in rule.alone_if:
-                    others = (yield from text.find_in_steps(place)) if is_large else text.find(place)
+                    others = yield from text.find(place)
                     if any(body[other.start : other.stop] not in _NOT_SO for other in others):
                         raise errors.Unbatchable(errors.NotBatched.DEPENDENT_ROWS)
                 column, form = found[spans[0]]
-                takes_single = not any(map(text.find, rule.alone_with))
+                takes_single = not any(steps.at_once(text.find(each)) for each in rule.alone_with)
                 if not (takes_single or column.is_list):
                     raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-                columns = {**{span: each for span, (each, _) in found.items()}, **beside}
+                columns = {**{span: each for span, (each, _) in found.items()}, **along}
                 if len({len(each.rows) for each in columns.values()}) > 1:
                     raise errors.Unbatchable(errors.NotBatched.SHAPE)
                 in_order = sorted(columns)
@@ -331,25 +318,19 @@ class Codec:
             return Template(rule, texts, b"", b"", takes_single)
         template = Template(rule, texts, around[0], around[1], takes_single)
         if is_typical:
+            for known in self._templates:
+                if known.rule is rule and (known.before, known.after) == (template.before, template.after):
+                    return known
             self._templates.insert(0, template)
             del self._templates[_MOST_TEMPLATES:]
         return template
 
     # --- rows --------------------------------------------------------------------------------------------------
 
-    def _scan_in_steps(
-        self, body: bytes, start: int, stop: int, max_rows: int
-    ) -> steps.Steps[tuple[json_rows.Rows, bytes] | None]:
-        """The rows of a large list, and their form if it matters; None if it is for others to tell what is there."""
-        if not self._mixes:
-            return (yield from incremental_scan.rows_and_form_in_steps(body, start, stop, max_rows))
-        rows = yield from incremental_scan.rows_in_steps(body, start, stop, max_rows)
-        return None if rows is None else (rows, forms.ANY)
-
     def _column(
-        self, rule: rules.Rule, value: bytes, max_rows: int, found: tuple[json_rows.Rows, bytes] | None = None
+        self, rule: rules.Rule, value: bytes, max_rows: int, found: json_rows.Rows | None = None
     ) -> tuple[Column, answers.ResponseFormat]:
-        """The rows of a value, and how its caller is answered. Of a list they and their form may have been `found`.
+        """The rows of a value, and how its caller is answered. Of a list they may have been `found`.
 
         Raises `msgspec.DecodeError` for what is not exactly one JSON value, `errors.PayloadTooLarge` for too many rows,
         and `errors.Unbatchable` for a value without rows, or with rows of which no form can be told.
@@ -364,7 +345,7 @@ class Codec:
         value = value.strip(_SPACE)
         if not value.startswith(b"[") or (rule.token_ids and _are_integers(value) and value[1:-1].strip(_SPACE)):
             return self._single(rule, value)
-        rows = _rows(value, max_rows) if found is None else found[0]
+        rows = json_rows.find(value, max_rows) if found is None else found
         if not rows:
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
         kind = _kind(rows)
@@ -376,17 +357,19 @@ class Codec:
         if rule.same_members:
             told = members.of(rows)
         elif not self._mixes:
-            told = forms.of(value) if found is None else found[1]
+            told = json_rows.form(rows, value)
         return Column(rows, value[1:-1], kind, told), answers.ResponseFormat.LIST
 
     def _column_in_steps(
         self, rule: rules.Rule, body: bytes, span: places.Span, max_rows: int
     ) -> steps.Steps[tuple[Column, answers.ResponseFormat]]:
         """The same for a value of a body, which is scanned in steps if it is a large list."""
-        found = None
-        if span.stop - span.start >= v1.LARGE:
-            found = yield from self._scan_in_steps(body, span.start, span.stop, max_rows)
-        return self._column(rule, body[span.start : span.stop], max_rows, found)
+        rows, is_large = None, span.stop - span.start >= incremental_scan.LARGE
+        if span.scan is not None or (is_large and body.startswith(b"[", span.start)):
+            rows = yield from incremental_scan.list_in_steps(
+                body, body, span.start, span.stop, max_rows, span.scan, not self._mixes
+            )
+        return self._column(rule, body[span.start : span.stop], max_rows, rows)
 
     def _single(self, rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFormat]:
         """The value as the only row; see `_column`."""
@@ -445,7 +428,7 @@ class V1First(v1.Codec):
     def parse_in_steps(  # type: ignore[override] # more than v1's
         self, body: bytes, max_rows: int, json_size: int | None = None
     ) -> steps.Steps[interface.Payload]:
-        """See `interface.Codec`; raises what v1 does."""
+        """The same, in steps."""
         try:
             return (yield from v1.parse_in_steps(body, max_rows, mixes=self.mixes))
         except (errors.BadRequest, errors.Unbatchable):
@@ -464,12 +447,7 @@ class V1First(v1.Codec):
 
 def _along(value: bytes, max_rows: int) -> Column:
     """A list with an entry for each row; raises as `Codec._column` does."""
-    return Column(json_rows.careful_decoder(value, max_rows)(value), value[1:-1], "along", forms.ANY)
-
-
-def _rows(value: bytes, max_rows: int) -> json_rows.Rows:
-    decode = json_rows.careful_decoder(value, max_rows) if len(value) > 2 * max_rows else json_rows.LIST.decode
-    return decode(value)
+    return Column(json_rows.find(value, max_rows), value[1:-1], "along", forms.ANY)
 
 
 _FORMS = {

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_members
+from carpool_sidecar.protocols import json_members, steps
 from carpool_sidecar.protocols.lists import places
 
 Path = tuple[str, ...]
@@ -41,7 +41,7 @@ class Counts:
     def find(self, place: places.Place) -> None:
         """Find what is at a place: a count, or an object with counts in it."""
         *way, last = place.names
-        for holder in self._text.find(places.Place(place.text, tuple(way), False)):
+        for holder in steps.at_once(self._text.find(places.Place(place.text, tuple(way), False))):
             if self._text.begins(holder, b"{"):
                 self._look(holder, tuple(way), last)
 

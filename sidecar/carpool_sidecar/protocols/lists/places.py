@@ -7,11 +7,12 @@ stays as it was written.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from carpool_sidecar.protocols import json_members, steps
+from carpool_sidecar.protocols import incremental_scan, json_members, steps
 
 _NAME = r"[^.*$\s\"\\\x00-\x1f]+"
 _PLACE = re.compile(rf"\$|\*|{_NAME}(?:\.{_NAME})*(?:\.\*)?")
@@ -27,6 +28,11 @@ class Place:
     names: tuple[str, ...]
     is_columns: bool
 
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names that lead there, and a star for columns."""
+        return (*self.names, _STAR) if self.is_columns else self.names
+
     @classmethod
     def parse(cls, text: str) -> Place:
         """Raises `ValueError`, which says what is allowed."""
@@ -38,71 +44,65 @@ class Place:
 
 
 class Span(NamedTuple):
-    """A value from `start` to before `stop`, without white space around it. `name` is that of its column, or empty."""
+    """A value from `start` to before `stop`, without white space around it. `name` is that of its column, or empty.
+
+    A large list may have been scanned.
+    """
 
     start: int
     stop: int
     name: str = ""
+    scan: incremental_scan.IncrementalScan | None = None
 
 
 class Text:
     """JSON text whose objects are looked into as far as they are asked for."""
 
     # State: the members of objects that were looked into, by where these begin.
-    def __init__(self, text: bytes) -> None:
-        """Raises nothing; the text is looked at when it is asked for."""
+    def __init__(self, text: bytes, max_rows: int = sys.maxsize, with_forms: bool = False) -> None:
+        """Raises nothing; the text is looked at when it is asked for.
+
+        Of large lists `max_rows` are noted, and their form if they are to be found `with_forms`.
+        """
         self.text = text
         start = len(text) - len(text.lstrip(_SPACE))
         self.whole = Span(start, max(start, len(text.rstrip(_SPACE))))
+        self._wanted: dict[str, Any] = {"max_rows": max_rows, "with_form": with_forms}
         self._known: dict[int, dict[str, json_members.Member]] = {}
 
     def begins(self, span: Span, mark: bytes) -> bool:
         """Whether a value begins so."""
         return self.text.startswith(mark, span.start)
 
-    def members(self, span: Span) -> dict[str, json_members.Member]:
+    def members(self, span: Span) -> Mapping[str, json_members.Member]:
         """The members of an object; raises what `json_members.find` does."""
         found = self._known.get(span.start)
         if found is None:
             found = self._known[span.start] = json_members.find(self.text, span.start, span.stop)
         return found
 
-    def find(self, place: Place) -> Sequence[Span]:
+    def find(self, place: Place) -> steps.Steps[Sequence[Span]]:
         """The value at a place; for columns those of its lists. Empty if there is none.
 
         Raises `errors.BadRequest` for text that is no JSON on the way to it, and `errors.Unbatchable` for an object of
         more than `json_members.MOST` members there.
         """
         span = self.whole
-        for name in place.names:
+        for name in place.steps:
             if not self.begins(span, b"{"):
                 return ()
-            member = self.members(span).get(name)
+            found = self._known.get(span.start)
+            if found is None:
+                found = yield from json_members.find_in_steps(self.text, span.start, span.stop, **self._wanted)
+                self._known[span.start] = found
+            if name == _STAR:
+                columns = [Span(at.value, at.stop, column, at.scan) for column, at in found.items()]
+                return [column for column in columns if self.begins(column, b"[")]
+            member = found.get(name)
             if member is None:
                 return ()
-            span = Span(member.value, member.stop)
-        if not place.is_columns:
-            return (span,)
-        if not self.begins(span, b"{"):
-            return ()
-        columns = [Span(member.value, member.stop, name) for name, member in self.members(span).items()]
-        return [column for column in columns if self.begins(column, b"[")]
-
-    def find_in_steps(self, place: Place) -> steps.Steps[Sequence[Span]]:
-        """The same in a large text."""
-        span = self.whole
-        for name in (*place.names, _STAR) if place.is_columns else place.names:
-            if not self.begins(span, b"{"):
-                break
-            members = self._known.get(span.start)
-            if members is None:
-                members = yield from json_members.find_in_steps(self.text, span.start, span.stop)
-                self._known[span.start] = members
-            member = members.get(name)
-            if member is None:
-                break
-            span = Span(member.value, member.stop)
-        return self.find(place)
+            span = Span(member.value, member.stop, "", member.scan)
+        return (span,)
 
     def around(self, spans: Sequence[Span], cuts: Sequence[Span] = ()) -> tuple[bytes, ...]:
         """The text before, between and after these values, which are in order: one piece more than values.

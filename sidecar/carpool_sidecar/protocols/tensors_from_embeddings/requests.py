@@ -163,7 +163,7 @@ def _read_input(text: bytes, max_rows: int) -> tuple[Sequence[v2.Data], v2.Data,
         raise errors.BadMember(f"{_ALLOWED}; this list is empty", "input")
     if first == b"-" or first.isdigit():
         return [text], b"[%b]" % text, True
-    rows = json_rows.careful_decoder(text, max_rows)(text)
+    rows = json_rows.find(text, max_rows)
     begins = [memoryview(row)[0] for row in rows]
     if begins.count(first[0]) < len(rows) or first not in b'"[':
         place = next((place for place, begin in enumerate(begins) if begin != first[0]), 0)

@@ -59,8 +59,8 @@ class Reader:
             try:
                 members = yield from json_members.find_in_steps(body)
                 _refuse_others(members.keys() - {"inputs"})
-                _, start, stop = members["inputs"]
-                given = yield from json_members.find_in_steps(body, start, stop)
+                whole = members["inputs"]
+                given = yield from json_members.find_in_steps(body, whole.value, whole.stop)
             except errors.Unbatchable:
                 told = f"an object in the request has more than {json_members.MOST} members"
                 raise errors.BadRequest(told) from None
