@@ -46,7 +46,9 @@ ARRAYS = [["9007199254740993", "0.3"], ["3", '"x3"'], ["true", "3"]]
 
 
 @pytest.mark.parametrize(
-    ("behave", "rows"), [*((table, rows) for rows in TABLES), *((array, rows) for rows in ARRAYS)], ids=str
+    ("behave", "rows"),
+    [*((table, rows) for rows in TABLES), *((array, rows) for rows in ARRAYS)],
+    ids=lambda each: each.__name__ if callable(each) else " beside ".join(each),
 )
 async def test_rows_of_other_form_are_answered_as_they_are_alone(sidecar_of, lane, behave, rows):
     bench = await sidecar_of(max_batch_size=8, max_latency=50, fast_lane=lane)
