@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import form_scan, forms, incremental_scan, json_rows, steps, v1
 from carpool_sidecar.protocols.lists import codec, rules
@@ -25,6 +26,50 @@ def scan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "Python":
         return native.in_python("protocols.form_scan").scan  # type: ignore[no-any-return]
     return native.in_c("protocols.form_scan", tmp_path_factory.mktemp("native")).scan  # type: ignore[no-any-return]
+
+
+def merged(made: Any, *cuts: tuple[bytes, int, int]) -> bytes:
+    """The call for rows of bodies, from one to before another."""
+    parts = []
+    for body, start, stop in cuts:
+        payload = made.parse(body, 100)
+        parts.append(messages.Part(messages.Request(payload.key, payload.row_count, payload=payload), start, stop))
+    return b"".join(made.merge("id", "/", parts).body)
+
+
+RULES = rules.load(['{"mine": {"path": "/p", "list": "instances", "answers": "predictions"}}'])
+
+
+@pytest.mark.parametrize("made", [v1.Codec(), codec.Codec(RULES, lambda: 0.0)], ids=["v1", "lists"])
+def test_a_part_of_a_request_with_rows_of_several_forms_travels_alone(made: Any) -> None:
+    many, few = b'{"instances":[{"a":1},{"a":2},{"b":3}]}', b'{"instances":[{"a":4},{"b":5}]}'
+    with pytest.raises(errors.NotMergeable):
+        merged(made, (many, 2, 3), (few, 0, 2))
+    assert json.loads(merged(made, (many, 2, 3)))["instances"] == [{"b": 3}]
+    assert json.loads(merged(made, (many, 0, 3), (few, 0, 2)))["instances"][3:] == [{"a": 4}, {"b": 5}]
+    alike = b'{"instances":[{"a":1},{"a":2},{"a":3}]}'
+    assert json.loads(merged(made, (alike, 2, 3), (alike, 0, 1)))["instances"] == [{"a": 3}, {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("text", "several"),
+    [
+        (b"[]", False),
+        (b"[1,2.5,-3]", False),
+        (b'["a","b]{,"]', False),
+        (b'[{"a":1,"b":[1,"x",{"c":null}]}]', False),
+        (b'[{"a]":1},{"a]":2}]', False),
+        (b'[{"a":1},{"b":1}]', True),
+        (b'[1,"a"]', True),
+        (b"[[1],[[1]]]", True),
+        (b"[null,true]", True),
+        (b'[{"%b":1}]' % (b"x" * 300), True),
+    ],
+)
+def test_a_form_tells_whether_rows_are_of_several_forms_and_a_digest_that_they_may_be(
+    text: bytes, several: bool
+) -> None:
+    assert forms.may_be_several(forms.of(text)) is several
 
 
 # --- the oracle: what the form of rows is, by what Python's json makes of them ------------------------------------

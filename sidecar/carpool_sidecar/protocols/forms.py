@@ -4,7 +4,8 @@ Many servers make one table or one array of all rows of a call. pandas takes the
 order, and leaves gaps where a row lacks one; numpy makes `1` beside `"x"` a text, `true` beside `7` a number, and a
 whole number beyond 2**53 beside a fraction another number. Then what a caller gets depends on who is beside it. So
 requests meet only if their rows have the same form: the names of members in order, the nesting of lists, and the kinds
-of values. If a request has rows of several forms, that is one more form, and the order of its rows matters.
+of values. If a request has rows of several forms, that is one more form, and the order of its rows matters; a part of
+such a request, which may begin with other rows, meets nobody.
 
 Values, white space and the lengths of lists are no part of a form: which servers take only lists of one length shows
 when they refuse others. Whole numbers and fractions are one kind, as clients write 1.0 as 1, unless a whole number in
@@ -14,6 +15,7 @@ the request may be beyond 2**53: then whole numbers, fractions, signs and sizes 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final
 
 from carpool_sidecar import errors
@@ -24,6 +26,8 @@ _LONG: Final = 256
 
 # Each number is in two lists, of which the outer one has one that is complete: rows of numbers.
 _FLAT: Final = 2 | 1 << 6
+
+_PARTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|.', re.DOTALL)
 
 TEXTS: Final = b"[s]"
 """The form of a list of texts."""
@@ -65,3 +69,15 @@ def of_numbers(nesting: int, depth: int) -> bytes:
 def short(form: bytes) -> bytes:
     """A form, or a digest if it is long: nearly everything else about a request is shorter."""
     return form if len(form) <= _LONG else hashlib.blake2b(form, digest_size=16).digest()
+
+
+def may_be_several(form: bytes) -> bool:
+    """Whether rows that have this form together may be of more than one, each by itself; a digest does not tell."""
+    depth = count = 0
+    for part in _PARTS.findall(form):
+        if part in b"]}":
+            depth -= 1
+        elif not part.startswith(b'"'):
+            count += depth == 1
+            depth += part in b"[{"
+    return count > 1 or depth != 0 or (form != ANY and not form.startswith(b"["))

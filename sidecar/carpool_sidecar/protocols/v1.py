@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -183,7 +183,8 @@ def merge(
     """Build one upstream call of its parts' rows; see `interface.Codec.merge`.
 
     All payloads must share `list_name` and `others`; the batch key guarantees that. Nothing is copied here, and a
-    payload that travels whole and alone goes as it came. `kept` are for `parse_answer`.
+    payload that travels whole and alone goes as it came. `kept` are for `parse_answer`. Raises `errors.NotMergeable`
+    for a part of a request with rows of several forms beside others.
     """
     read: Callable[[interface.UpstreamResponse], interface.BatchPredictions] = parse_answer
     in_steps: Callable[[interface.UpstreamResponse], steps.Steps[interface.BatchPredictions]] = read_in_steps
@@ -202,6 +203,8 @@ def merge(
             others = payload.others + b"," if payload.others else b""
             pieces.append(b'{%b"%b":[' % (others, payload.list_name))
         if not is_whole:
+            if len(parts) > 1 and forms.may_be_several(cast(tuple[bytes, bytes, bytes], payload.key)[2]):
+                raise errors.NotMergeable
             pieces.append(b",".join(payload.rows[start:stop]))
         elif payload.parts is None:
             text = payload.text if len(payload.text) < _WORTH_A_VIEW_IN_A_BATCH else memoryview(payload.text)

@@ -185,6 +185,8 @@ class Codec:
         if len(parts) == 1 and parts[0].stop - parts[0].start == first.row_count:
             read_whole = functools.partial(interface.read_whole, answers.LIST_NAME, first.row_count)
             return interface.UpstreamRequest(target, (), (first.body,), read_whole)
+        if len(parts) > 1 and any(map(_is_uneven_part, parts)):
+            raise errors.NotMergeable
         template = first.template
         pieces: list[bytes | memoryview] = []
         for number, text in enumerate(template.texts[:-1]):
@@ -443,6 +445,14 @@ class V1First(v1.Codec):
         if isinstance(parts[0].request.payload, v1.Payload):
             return v1.merge(batch_id, target, parts, self._kept)
         return self._lists.merge(batch_id, target, parts)
+
+
+def _is_uneven_part(part: messages.Part) -> bool:
+    """Whether it is a part of a request whose rows may be of several forms."""
+    payload: Payload = part.request.payload
+    if part.stop - part.start == payload.row_count:
+        return False
+    return any(isinstance(each.form, bytes) and forms.may_be_several(each.form) for each in payload.columns)
 
 
 def _along(value: bytes, max_rows: int) -> Column:
