@@ -51,7 +51,7 @@ class Call(driver.Call):
     Its `members` have a future each; if they are None, its `tag` takes the outcome of all, a future or a stream.
     `context` holds the caller's context variables where there are no members; `owner` is the instance whose method was
     called, or None. `cached_under` is what a cache's keys have beside the item, or None for results that are not kept.
-    `callers` is how many called.
+    `callers` is how many called, without those who left since.
     """
 
     __slots__ = ("arguments", "cached_under", "callers", "context", "members", "owner")
@@ -71,7 +71,7 @@ class Call(driver.Call):
         future.source = self
 
     def close(self) -> bool:
-        """It is put in. Returns whether anybody waits for it."""
+        """It is put in, or was already. Returns whether anybody waits for it."""
         return (self.tag if self.members is None else self.members[0][1]).source is not None
 
     def end(self) -> None:
@@ -180,6 +180,8 @@ class Turn(Call):
 
     def close(self) -> bool:
         """Nobody joins any more; those who left meanwhile are gone. Whether anybody waits for it."""
+        if self.rows:  # it was put in: they are the scheduler's now
+            return True
         with self._lock:
             self._room = 0
         self._on_close()
@@ -215,11 +217,13 @@ class Turns(scheduler.Scheduler):
 
     def leave(self, call: Call) -> int | None:
         """Let members go who do not wait any more. Returns how many went, or None if nobody stays."""
-        members = call.members
-        if members is None or not call.open or all(member[1].source is not call for member in members):
+        members = call.members if call.open else None
+        staying = sum([member[1].source is call for member in members or ()])
+        if not staying:
             return None
         if call.rows_taken:  # it travels: who left is left out of the answers
-            return 1
+            gone, call.callers = call.callers - staying, staying
+            return gone
         behind = self._from(call)
         for each in behind:
             self.backlog.withdraw(each)
@@ -249,9 +253,12 @@ class Turns(scheduler.Scheduler):
             else:
                 parts.append(part)
         batch.parts = parts
-        if error.remedy is errors.Remedy.SMALLER:
-            self.part_waiting()
         return super().failed(batch, error)
+
+    def _resize(self, batch: messages.Batch) -> None:
+        """As that of any scheduler, which may mean smaller batches: a call with members is never cut."""
+        self.part_waiting()
+        super()._resize(batch)
 
     def _parted(self, call: Call) -> list[Call]:
         """An open call, told apart: each is what it was."""

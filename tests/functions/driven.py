@@ -28,6 +28,7 @@ class Out:
         self.done: Callable[[driver.Outcome], None] | None = done
         self.texts: list[str] = [item.text for item in begun.items]
         self.key: str = begun.arguments[1]["key"]
+        self.rows = begun.batch.rows
 
     def cancel(self) -> bool:
         return False

@@ -184,7 +184,7 @@ class AnyHistory(RuleBasedStateMachine):
     def batches_keep_the_limits_and_mix_no_keys(self) -> None:
         keys = {call.name: call.key for call in self.made}
         for batch in self.driven.sent[self.looked_at :]:
-            assert 0 < len(batch.texts) <= max(self.caps)
+            assert 0 < len(batch.texts) == batch.rows <= max(self.caps)
             assert {keys[text.partition("/")[0]] for text in batch.texts} == {batch.key}
         self.looked_at = len(self.driven.sent)
         assert len(self.driven.out) <= max(self.in_flight)

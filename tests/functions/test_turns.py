@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import carpool
+from tests.functions.driven import DrivenFunction, Item
 from tests.functions.programs import run_program
 from tests.functions.ways import PATIENCE, WAYS, Gate, Recorded, Way, double, kinds
 
@@ -110,6 +111,44 @@ async def test_who_leaves_a_turn_that_travels_is_left_out_of_the_answers(way: Wa
 
 
 @by_tasks
+async def test_who_leaves_a_turn_that_travels_is_not_counted_as_answered(way: Way) -> None:
+    held = Held(way)
+    turn = [held.function(item) for item in (1, 2, 3)]
+    await held.gate.reached()
+    turn[1].cancel()
+    held.first = turn[0]
+    assert await held.outcomes(turn[2:]) == [6]
+    await held.function.close()  # until all of it is counted
+    stats = held.function.stats()
+    assert (stats.abandoned, stats.request_seconds.count, stats.refused) == (1, 2, {})
+
+
+@by_tasks
+async def test_who_leaves_a_turn_that_travels_is_not_counted_as_late(way: Way) -> None:
+    held = Held(way)
+    turn = [held.function.using(timeout=0.05)(item) for item in (1, 2, 3)]
+    await held.gate.reached()
+    turn[1].cancel()
+    late = await asyncio.wait_for(asyncio.gather(turn[0], turn[2], return_exceptions=True), PATIENCE)
+    assert kinds(late) == [carpool.DeadlineExceeded] * 2
+    held.gate.open()
+    stats = held.function.stats()
+    assert (stats.abandoned, stats.refused) == (1, {"deadline": 2})
+
+
+def test_a_turn_that_travels_and_that_one_left_ends_with_its_function() -> None:
+    driven = DrivenFunction(max_batch_size=2, max_latency=0.0)
+    stays, leaves = driven.call_in_one_turn([Item("stays"), Item("leaves")], "key", None, 0)
+    assert [out.texts for out in driven.out] == [["stays", "leaves"]]
+    leaves.cancel()
+    core = driven.batcher.core
+    driven.close(None)
+    assert type(stays.exception()) is carpool.Closed
+    assert (core.bug, core.open_requests(), core.waiting_rows) == (None, [], 0)
+    assert driven.batcher.stats().refused == {"draining": 1}
+
+
+@by_tasks
 async def test_a_turn_that_all_left_is_not_computed(way: Way) -> None:
     held = Held(way)
     await held.hold()
@@ -152,6 +191,20 @@ async def test_turns_go_in_smaller_batches_once_memory_was_short(way: Way) -> No
     turns = [await held.turn(1, 2, 3, 4), await held.turn(5, 6, 7, 8)]
     assert await held.outcomes(*turns) == [2 * item for item in range(1, 9)]
     assert max(len(call) for call in held.recorded.calls[2:]) == 2
+
+
+@by_tasks
+async def test_turns_that_wait_are_parted_once_it_is_learned_how_many_items_a_call_may_have(way: Way) -> None:
+    def body(items: list[int]) -> list[int]:
+        if len(items) > 2:
+            raise ValueError
+        return double(items)
+
+    held = Held(way, body)
+    await held.hold()
+    turns = [await held.turn(*range(start, start + 4)) for start in range(1, 25, 4)]
+    assert await held.outcomes(*turns) == [2 * item for item in range(1, 25)]
+    assert [len(call) for call in held.recorded.calls] == [1, *[4, 2, 2] * 3, *[2] * 6]
 
 
 @by_tasks
