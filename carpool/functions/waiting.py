@@ -318,7 +318,7 @@ def is_stuck(batcher: Batcher) -> bool:
     under_way = batcher.core.in_flight.copy()
     if not any(batch.about for batch in under_way):
         return False
-    return under_way <= _stuck({batch: _needs_of(batch) for batch in under_way}, if_policies_wait=True)
+    return under_way.keys() <= _stuck({batch: _needs_of(batch) for batch in under_way}, if_policies_wait=True)
 
 
 _Needs = dict[messages.Batch, list[Need]]

@@ -63,7 +63,7 @@ learned_limits   what the predictor takes in one call        _learn_from, _lesso
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
                                                              _keep_whole, _fill, _next_batch, _next_after_failures,
                                                              limits_changed, _resize, _learn_from
-in_flight        batches at the predictor                    _fill, done, failed
+in_flight        batches at the predictor, as they left      _fill, done, failed
 policy           what it learned of the predictor            submit, _accept_all, done, failed, _fill, _decide,
                                                              limits_changed, and whoever calls reconsider
 limits           the numbers it obeys                        whoever calls limits_changed
@@ -111,7 +111,7 @@ class Scheduler:
         self.ledger = ledger.Ledger(limits.max_queue_bytes)
         self.admission = Admission(limits, self.ledger)
         self.own_time = policy.own_time
-        self.in_flight: set[Batch] = set()
+        self.in_flight: dict[Batch, None] = {}
         self.draining = False
         self.policy_deadline = math.inf
         self.bug: Exception | None = None
@@ -191,7 +191,7 @@ class Scheduler:
             text = f"the predictor gave {len(predictions)} predictions for {batch.rows} instances"
             return self.failed(batch, errors.UpstreamBroken(text))
         now, busy = self._clock(), len(self.in_flight)
-        self.in_flight.remove(batch)
+        del self.in_flight[batch]
         try:
             self.admission.observe(batch, now, busy)
             self.policy.completed(batch, now)
@@ -222,7 +222,7 @@ class Scheduler:
         """The predictor rejected the batch or did not answer it; some of it may be tried again."""
         now = self._clock()
         batch.error = error
-        self.in_flight.remove(batch)
+        del self.in_flight[batch]
         try:
             self.policy.batch_failed(batch, error, now)
             if not self.learned_limits.is_empty and error.remedy is not errors.Remedy.SMALLER:
@@ -379,7 +379,7 @@ class Scheduler:
             if batch is None:
                 return
             batch.dispatched = now
-            self.in_flight.add(batch)
+            self.in_flight[batch] = None
             effects.append(Dispatch(batch))
             self.policy.sent(batch, now)
             if not self.learned_limits.is_empty and self.learned_limits.left(batch, now):

@@ -54,8 +54,9 @@ def writers() -> dict[str, set[str]]:
         if method.name == "__init__":
             continue
         for node in ast.walk(method):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and (path := path_of(node)):
-                found[path[0]].add(method.name)
+            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                path = path_of(node.value if isinstance(node, ast.Subscript) else node)
+                found[path[0] if path else ""].add(method.name)
             elif isinstance(node, ast.Call):
                 path = path_of(node.func)
                 if len(path) > 1 and ".".join(path[:2]) not in QUESTIONS:

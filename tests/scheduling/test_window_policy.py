@@ -81,6 +81,15 @@ def test_reserved_capacity_counts_as_used_before_the_upstream_call_starts(driven
     assert list(second) == []
 
 
+def test_what_is_out_is_known_in_the_order_in_which_it_left(driven_of):
+    driven = driven_of(max_batch_size=1, max_latency=0.0, max_in_flight=50)
+    for number in range(100):
+        driven.submit(f"r{number}")
+    for _ in range(25):
+        driven.answer(driven.out[len(driven.out) // 2])
+    assert [*driven.core.in_flight] == driven.out
+
+
 def test_batches_never_mix_keys(driven):
     driven.submit("a", key="one")
     driven.submit("b", key="two")
