@@ -131,6 +131,9 @@ class AnyHistory(RuleBasedStateMachine):
         limits.max_batch_bytes, limits.max_batch_cost, limits.small_batch_threshold = room, budget, small
         limits.max_batch_size, limits.max_latency, limits.max_in_flight = size, latency, in_flight
         self.cap = max(self.cap, size)
+        for name, request in self.driven.requests.items():
+            if type(request.key) is messages.Suspects:  # once cleared it counts as having come now
+                (self.small.add if request.rows <= small else self.small.discard)(name)
         self.driven.do(self.driven.core.limits_changed())
 
     @invariant()
