@@ -23,11 +23,12 @@ from carpool_sidecar.protocols.v2_grpc import outlines
 from carpool_sidecar.protocols.v2_http import codec as v2_codec
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.fast import head_lines, questions
 from carpool_sidecar.server.fast import heads as heads_
+from carpool_sidecar.server.fast import questions
 from carpool_sidecar.server.grpc import heads as grpc_heads
 from carpool_sidecar.server.http2 import headers as http2
 from carpool_sidecar.upstream import connection, predictor
+from tests import native
 from tests.growth import kept
 from tests.server.test_heads import RULES
 
@@ -272,7 +273,7 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         decoder.request(b"".join(http2._field(*each) for each in fields))
 
     encoder = huffman.HuffmanEncoder(huffman_constants.REQUEST_CODES, huffman_constants.REQUEST_CODES_LENGTH)
-    sort = head_lines.sorter({}, 1)
+    sort = native.in_python("server.fast.head_lines").sorter({}, 1)  # that in C remembers nothing of callers
     plans = heads_.Reader(RULES)
     relay = Relay()
     asking = questions.Questions(relay, drain.Lifecycle(ledger.Ledger()), metrics.Metrics())
