@@ -8,6 +8,7 @@ import json
 import pytest
 from aiohttp import web
 
+from carpool_sidecar import caches
 from tests import growth
 from tests.app.conftest import Bench
 from tests.app.fake_predictor import Seen
@@ -52,6 +53,8 @@ async def use(bench: Bench, numbers: range) -> None:
     await bench.get(bench.admin + "/metrics")
     await asyncio.sleep(700)  # arrivals are kept for ten minutes
     await bench.post('{"instances":[1]}')  # what is old is forgotten when somebody comes
+    for cache in list(caches._all.values()):
+        cache.clear()  # how much they may hold has tests of its own
 
 
 async def test_a_sidecar_keeps_no_more_of_many_callers_than_of_few(sidecar_of):

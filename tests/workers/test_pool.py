@@ -95,11 +95,11 @@ def test_a_worker_has_one_batch_at_a_time(on: On, pipe: pathlib.Path, background
 def test_nothing_runs_before_the_first_call_or_after_the_stop(on: On) -> None:
     threads = threading.active_count()
     there = on(models.Telling)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # some of earlier tests may end meanwhile
     assert not there.is_ready
     process = about(there)[0]
     there.stop()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert ends(process)
 
 

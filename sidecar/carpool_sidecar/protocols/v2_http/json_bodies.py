@@ -208,17 +208,20 @@ class BodySplitter(Generic[T]):
 
     def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> Parted[T]:
         """The same for a text that is new."""
+        # No error is kept here: what it came through would be kept in a circle, with the body in it.
         try:
             return self._learn_masked(text, text, ident, start)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            flaw: Exception = error
-        mask = None if isinstance(flaw, msgspec.ValidationError | RecursionError) else _masked(text)
+            is_sure, words = _told(error)
+        mask = None if is_sure else _masked(text)
         if mask is not None:
             try:
                 return self._learn_masked(text, mask, ident, start)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                flaw = error if isinstance(error, msgspec.ValidationError) else flaw
-        raise _refusal(text, flaw)
+            except msgspec.ValidationError as error:
+                is_sure, words = _told(error)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # the first one tells more
+        raise errors.BadRequest(words) if is_sure else json_rows.no_json(text, words)
 
     def _learn_masked(self, text: bytes, mask: bytes, ident: bytes | None, start: int) -> Parted[T]:
         """The same; `mask` is JSON of the same size for a text that is none, else the text itself."""
@@ -295,12 +298,13 @@ def _masked(text: bytes) -> bytes | None:
     return None if found == text else found
 
 
-def _refusal(text: bytes, flaw: Exception) -> errors.BadRequest:
+def _told(flaw: Exception) -> tuple[bool, str]:
+    """Whether it is certain what is wrong with a text, and what that is."""
     if isinstance(flaw, RecursionError):
-        return errors.BadRequest("the body is nested too deeply")
+        return True, "the body is nested too deeply"
     if isinstance(flaw, msgspec.ValidationError):
-        return errors.BadRequest(f"the body is no v2 inference message: {flaw}")
-    return json_rows.no_json(text, str(flaw))
+        return True, f"the body is no v2 inference message: {flaw}"
+    return False, str(flaw)
 
 
 def _check_id(text: bytes) -> None:
