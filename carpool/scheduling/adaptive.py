@@ -207,8 +207,9 @@ class Adaptive:
             return Release(queue, Reason.IDLE) if self.predictor.is_idle else _ANSWER
         if self.predictor.out > self.predictor.places:
             return _ANSWER
-        if self.predictor.out == self.predictor.places and now < self.predictor.beyond_at - tuning.SHORTEST_WAIT:
-            return Wait(self.predictor.beyond_at, self.predictor.beyond_at)
+        # One more shows whether the predictor has room for it, and costs nobody much if it is of the usual size.
+        if self.predictor.out == self.predictor.places and queue.rows < self.predictor.usual_size:
+            return Wait(None)
         if not self.predictor.is_idle:
             free_at = self.predictor.free_at
             if self._is_time_to_probe(queue.rows, now):

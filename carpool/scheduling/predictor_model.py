@@ -186,8 +186,6 @@ class PredictorModel:
         self.fixed_work = 0.0  # the part of it that does not grow with the batch
         self.is_idle = True  # whether a worker is free
         self.free_at = -math.inf  # when one will be free for one more batch; in the past if one is free now
-        self._apart = self._sent_at = 0.0  # seconds between batches that leave beside others; when the last one left
-        self.beyond_at = -math.inf  # when one more than `places` may leave, which makes it nearly of the usual size
         self.evenly_at = -math.inf  # when the next may leave for batches to be spread evenly over several workers
         self.overdue_at = math.inf  # when the next batch that is out will be overdue
         self._stay: tuple[int, float] | None = None  # a size, and how long a batch of it would stay, if known
@@ -199,6 +197,11 @@ class PredictorModel:
     def is_known(self) -> bool:
         """Whether any batch came back yet."""
         return self.round_trip.is_known
+
+    @property
+    def usual_size(self) -> float:
+        """Instances of the batches that queued lately, infinity while too little is known of them."""
+        return self.gap.mean_size if self.gap.is_trusted else math.inf
 
     @property
     def is_varied(self) -> bool:
@@ -325,10 +328,6 @@ class PredictorModel:
         self._since_lone += 1
         self._ends(entry, max(now, self.free_at) + self.work(batch.rows))
         self._in_flight[batch] = entry
-        if self._in_flight:
-            self._apart += tuning.EWMA * (now - self._sent_at - self._apart)
-        self._sent_at = now
-        self.beyond_at = now + tuning.BEYOND * self._apart
         self.evenly_at = now + self.work(batch.rows) / self.workers if self.workers > 1 else -math.inf
         self._in_flight_changed()
 

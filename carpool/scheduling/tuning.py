@@ -108,10 +108,6 @@ MOST_STATED = 1024
 # fit into the rest of a round trip, rounded up where more than this is left over.
 LEFT_OVER = 0.25
 
-# One more than that leaves after this share of the usual time since the last one: it is nearly as large as others then,
-# so that it costs nobody much, and shows whether the predictor has room for it.
-BEYOND = 0.95
-
 # What one batch takes alone is the yardstick for all of this. A predictor that is never idle is let run dry once in so
 # many batches, to measure it anew; at first as soon as each worker has one. Others wait longer meanwhile, so each time
 # doubles the distance to the next, until the predictor turns out to be another.
