@@ -82,6 +82,7 @@ DICTS = {
     "carpool.scheduling.predictor_model.PredictorModel._in_flight": "batches that are out",
     "carpool.scheduling.predictor_model.PredictorModel._overdue": "batches that are out",
     "carpool.scheduling.queues.Queue.fifos": "priorities that wait",
+    "carpool.scheduling.scheduler.Scheduler.in_flight": "batches that are out",
     "carpool.scheduling.suspicion.Suspicion._on_trial": "requests that are here",
     "carpool.scheduling.suspicion.Suspicion._records": "4,096 hashes",
     "carpool.scheduling.suspicion.Suspicion._trusted": "4,096 hashes",

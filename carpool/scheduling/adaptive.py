@@ -222,10 +222,10 @@ class Adaptive:
             # Where the core is the limit, the predictor's next answer is not far, and asks again.
             paced = min(self._pace.next_at, queue.first.goal - self.predictor.round_trip.pessimistic(queue.next_rows))
             if now < paced - tuning.SHORTEST_WAIT:
-                return Wait(paced, paced)
+                return Wait(paced, paced - tuning.SHORTEST_WAIT)
             evenly_at = self.predictor.evenly_at
             if now < evenly_at - tuning.SHORTEST_WAIT:
-                return Wait(evenly_at, evenly_at)
+                return Wait(evenly_at, evenly_at - tuning.SHORTEST_WAIT)
         return self._hold(queue, now) or Release(queue, self._reason())
 
     def _padded(self, rows: int) -> int:

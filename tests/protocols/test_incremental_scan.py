@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, interface, json_rows, steps, v1
+from carpool_sidecar.protocols import forms, incremental_scan, interface, json_rows, steps, v1
 
 ATOMS = st.sampled_from([b"1", b"-2.5e3", b"0.125", b"true", b"null"])
 STRINGS = st.sampled_from(
@@ -184,6 +184,8 @@ def test_a_body_in_parts_makes_the_same_batches_as_one_that_is_whole(body, sizes
         [(start, stop)],
         [(0, whole.row_count), (start, stop)],
     ]
+    if forms.may_be_several(forms.of(bytes(whole.text))):
+        ranges.pop()  # parts of such a request travel alone
     # In this order: the last ones need the body in one piece, the first ones must not.
     for places in ranges:
         sent = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from carpool.scheduling import adaptive, messages, policy, scheduler, tuning, window
 from carpool.scheduling import limits as core_limits
@@ -165,6 +165,7 @@ class World:
 
 @pytest.mark.parametrize("policy", [adaptive.Adaptive, fixed_window])
 @given(seed=st.integers(0, 2**32))
+@example(seed=1029)  # somebody came within the shortest wait before a batch was to leave
 def test_the_same_effects_at_the_same_times_as_if_it_were_asked_at_every_arrival(policy, seed):
     world = World(seed)
     site, asking = Site(world, policy), AskingSite(world, policy)

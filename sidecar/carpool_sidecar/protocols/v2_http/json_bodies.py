@@ -217,8 +217,8 @@ class BodySplitter(Generic[T]):
         if mask is not None:
             try:
                 return self._learn_masked(text, mask, ident, start)
-            except msgspec.ValidationError as error:
-                is_sure, words = _told(error)
+            except msgspec.ValidationError as misfit:
+                is_sure, words = _told(misfit)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # the first one tells more
         raise errors.BadRequest(words) if is_sure else json_rows.no_json(text, words)
