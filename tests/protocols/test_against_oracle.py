@@ -192,6 +192,19 @@ def test_rows_that_differ_deep_inside_share_no_call(rule: oracle.Rule, one: str,
     assert verdicts[0].payload.key != verdicts[1].payload.key
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"dataframe_records":[true],"dataframe_split":{"data":["",[]]}}',
+        b'{"instances":[1],"dataframe_records":[{"a":1},{"b":1}]}',
+    ],
+)
+def test_uneven_rows_are_passed_on_though_another_list_has_rows_that_could_be_cut(body: bytes) -> None:
+    verdict = Desk(scenes.BUILT_IN["mlflow"]).judge(body, is_good=True)
+    assert verdict.request is None
+    assert verdict.payload is None
+
+
 # --- what each gets ---------------------------------------------------------------------------------------------
 
 

@@ -254,7 +254,6 @@ class Codec:
     def _parse_anew(self, body: bytes, max_rows: int) -> steps.Steps[Payload]:
         text = places.Text(body, max_rows, with_forms=not self._mixes)
         refused: set[places.Span] = set()
-        reason = errors.NotBatched.NO_ROWS
         work = 0
         for rule in self._rules:
             for place in rule.rows:
@@ -263,9 +262,13 @@ class Codec:
                     continue
                 beside = [span for each in rule.along for span in steps.at_once(text.find(each))]
                 found: dict[places.Span, tuple[Column, answers.ResponseFormat]] = {}
+                reasons: list[errors.NotBatched] = []
                 try:
                     for span in spans:
-                        found[span] = yield from self._column_in_steps(rule, body, span, max_rows)
+                        try:
+                            found[span] = yield from self._column_in_steps(rule, body, span, max_rows)
+                        except errors.Unbatchable as verdict:
+                            reasons.append(verdict.reason)
                         work += span.stop - span.start + _AS_MUCH_AS_A_COLUMN
                         if work >= _STEP:
                             work = 0
@@ -277,10 +280,11 @@ class Codec:
                     }
                 except msgspec.DecodeError as error:
                     raise errors.BadRequest(str(error)) from None
-                except errors.Unbatchable as verdict:
+                if errors.NotBatched.NO_ROWS in reasons:
                     refused.update(spans)
-                    reason = verdict.reason if reason is errors.NotBatched.NO_ROWS else reason
                     continue  # the next alternative may have rows
+                if reasons:
+                    raise errors.Unbatchable(reasons[0])  # here are rows, and a server would not look elsewhere
                 _check_stream(text)
                 for place in rule.alone_if:
                     others = yield from text.find(place)
@@ -298,7 +302,7 @@ class Codec:
                 template = self._template(rule, text, in_order, takes_single, is_typical)
                 listed = tuple([columns[span] for span in in_order])
                 return Payload(template, body, listed, form, in_order.index(spans[0]))
-        raise errors.Unbatchable(reason)
+        raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
 
     def _template(
         self,
