@@ -400,6 +400,7 @@ async def test_a_result_that_was_waited_for_in_a_batch_is_kept_no_longer_than_it
             await wait(future)
             kept.append(weakref.ref(future.result()))
             del future
+        await asyncio.get_running_loop().shutdown_default_executor()  # a thread may not have put its last call away yet
         gc.collect()
         return [sum(result() is not None for result in kept) for _ in items]
 
