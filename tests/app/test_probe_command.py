@@ -100,8 +100,8 @@ async def test_an_answer_that_is_no_json_is_told_without_what_a_terminal_obeys(
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x"])
 def test_a_timeout_that_is_none_is_refused(capsys, text: str) -> None:
     with pytest.raises(SystemExit):
-        probe_command.main(["--url", "http://h/v1/models/m:predict", "--body", "x", f"--timeout={text}"])
-    assert "must be a number from 0.001 to 3600" in capsys.readouterr().err
+        probe_command.main(["--url", "http://h/v1/models/m:predict", "--body", __file__, f"--timeout={text}"])
+    assert "must be a number from 0.001 to 3,600" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

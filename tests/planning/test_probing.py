@@ -7,8 +7,8 @@ import pytest
 from carpool_sidecar.planning import probing, service_times
 
 
-def sizes(times: dict[int, float], **others: float) -> list[probing.Measured]:
-    return [probing.Measured(rows, (seconds,) * 5, **others) for rows, seconds in times.items()]  # type: ignore[arg-type]
+def sizes(times: dict[int, float], difference: float = 0.0) -> list[probing.Measured]:
+    return [probing.Measured(rows, (seconds,) * 5, difference) for rows, seconds in times.items()]
 
 
 def affine(fixed: float, per_row: float, largest: int = 64) -> dict[int, float]:
@@ -60,7 +60,7 @@ def test_answers_are_compared_number_by_number(alone, batched, difference, other
 
 
 def test_the_report_ends_with_settings_that_plan_understands():
-    text = probing.report(sizes(affine(0.010, 0.0001)), None)
+    text = probing.report(probing.Probed(sizes(affine(0.010, 0.0001))))
     settings = text.splitlines()[-2:]
     assert settings[0].strip() == "carpool-sidecar --max-batch-size 64"
     curve = settings[1].rpartition("--service ")[2]
@@ -68,13 +68,22 @@ def test_the_report_ends_with_settings_that_plan_understands():
 
 
 def test_the_report_says_where_batching_buys_nothing_and_where_it_fails():
-    assert "buys next to nothing" in probing.report(sizes(affine(0.0, 0.001)), None)
-    assert "It fails from 9 instances on" in probing.report(sizes({1: 0.1}), "It fails from 9 instances on: no.")
-    assert probing.report([], "A request alone was not answered: no.").endswith("not answered: no.")
+    assert "buys next to nothing" in probing.report(probing.Probed(sizes(affine(0.0, 0.001))))
+    failed = probing.Probed(sizes({1: 0.1}), probing.Limit(9, "no"))
+    assert "It fails from 9 instances on: no." in probing.report(failed)
+    assert probing.report(probing.Probed([], probing.Limit(0, "no"))).endswith("alone was not answered: no.")
+
+
+def test_differences_say_nothing_of_a_predictor_that_answers_differently_each_time():
+    found = probing.Probed(sizes(affine(0.010, 0.0001), difference=0.5), is_steady=False)
+    assert "another answer each time" in probing.report(found)
+    assert "Numbers in a batch differ" not in probing.report(found)
+    assert probing.values(found)["steady"] is False
 
 
 def test_values_are_the_same_in_json():
-    told = probing.values(sizes(affine(0.010, 0.0001)), None)
+    told = probing.values(probing.Probed(sizes(affine(0.010, 0.0001)), probing.Limit(65, "no")))
     assert told["max_batch_size"] == 64
+    assert told["fails_from"] == 65
     assert told["fixed_ms"] == pytest.approx(10)
     assert [each["instances"] for each in told["sizes"]] == [1, 2, 4, 8, 16, 32, 64]

@@ -1,4 +1,6 @@
-"""What the command lines of `plan` and `advise` have in common: numbers in a range, recordings, and how errors look."""
+"""What command lines have in common: numbers in a range, bodies and headers of requests, recordings, and how errors
+look.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,26 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+BODY = "bodies of requests; - is standard input"
+HEADER = "a header of the calls; may be repeated"
+
+
+def body(name: str) -> tuple[str, bytes]:
+    """A parser of the names of files with bodies: the name, and what is in it; - is standard input."""
+    try:
+        return name, sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{name} cannot be read: {error.strerror}") from None
+
+
+def header(text: str) -> tuple[str, str]:
+    """A parser of headers: name and value."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError(f"got {text!r}: must be NAME: VALUE")
+    return name.strip(), value.strip()
+
+
 def recording(name: str) -> document.Recording:
     """A parser of the names of files with recorded arrivals; - is standard input."""
     try:
@@ -59,7 +81,12 @@ def recording(name: str) -> document.Recording:
         raise argparse.ArgumentTypeError(f"{name}: {error}") from None
 
 
-def patiently(write: Callable[[str], object] = lambda line: sys.stderr.write(line + "\n")) -> Callable[[str], None]:
+def say(line: str) -> None:
+    """Tell what goes on, apart from what is printed as the result."""
+    sys.stderr.write(f"{line}\n")
+
+
+def patiently(write: Callable[[str], object] = say) -> Callable[[str], None]:
     """Tells what goes on, once it takes longer than a person waits without wondering."""
     began = time.monotonic()
 

@@ -16,7 +16,7 @@ _MOST_PAIRS = 200_000
 
 
 class Measured(NamedTuple):
-    """Calls with so many `rows`: how long each took, in seconds; the first `problem`, if one was not answered well.
+    """Calls with so many `rows`: how long each took, in seconds.
 
     `difference` is the largest between a number of an answer and the same number of the answer to the request alone,
     `others` how many values differ that are no numbers.
@@ -24,7 +24,6 @@ class Measured(NamedTuple):
 
     rows: int
     seconds: tuple[float, ...]
-    problem: str | None = None
     difference: float = 0.0
     others: int = 0
 
@@ -37,6 +36,29 @@ class Measured(NamedTuple):
     def per_row(self) -> float:
         """Seconds for each instance."""
         return self.median / self.rows
+
+
+class Limit(NamedTuple):
+    """Calls with so many `rows` or more fail, by a `problem` in words; with 0 rows, even a request alone does."""
+
+    rows: int
+    problem: str
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return f"A request alone was not answered: {self.problem}."
+        return f"It fails from {self.rows} instances on: {self.problem}."
+
+
+class Probed(NamedTuple):
+    """All that was found of one kind of request: sizes that were answered, ascending, and where they end.
+
+    Unless it `is_steady`, one request alone gets another answer when it is sent again.
+    """
+
+    sizes: Sequence[Measured]
+    limit: Limit | None = None
+    is_steady: bool = True
 
 
 class Advice(NamedTuple):
@@ -118,26 +140,30 @@ def _is_number(value: Any) -> bool:
 # --- for people -------------------------------------------------------------------------------------------------
 
 
-def report(found: Sequence[Measured], limit: str | None) -> str:
-    """A table with bars, and what follows from it; `limit` says where the predictor stops, if it does."""
-    if not found:
-        return f"No batch was answered. {limit or ''}".rstrip()
-    advice = advise(found)
-    return "\n".join([*_table(found, advice), "", *_words(found, advice, limit)])
+def report(found: Probed) -> str:
+    """A table with bars, and what follows from it."""
+    if not found.sizes:
+        return f"No batch was answered. {found.limit or ''}".rstrip()
+    advice = advise(found.sizes)
+    return "\n".join([*_table(found.sizes, advice), "", *words(found, advice), *_settings(found.sizes, advice)])
 
 
-def values(found: Sequence[Measured], limit: str | None) -> dict[str, Any]:
+def values(found: Probed) -> dict[str, Any]:
     """The same as JSON values; times are milliseconds."""
     sizes = [
         {
             "instances": each.rows, "ms": round(each.median * 1e3, 3), "ms_per_instance": round(each.per_row * 1e3, 4),
             "calls": len(each.seconds), "largest_difference": each.difference, "other_differences": each.others,
         }
-        for each in found
+        for each in found.sizes
     ]  # fmt: skip
-    answer: dict[str, Any] = {"sizes": sizes, "limit": limit}
-    if found:
-        advice = advise(found)
+    limit = found.limit
+    answer: dict[str, Any] = {
+        "sizes": sizes, "limit": None if limit is None else str(limit),
+        "fails_from": None if limit is None else limit.rows, "steady": found.is_steady,
+    }  # fmt: skip
+    if sizes:
+        advice = advise(found.sizes)
         answer |= {
             "fixed_ms": round(advice.line.fixed * 1e3, 3), "ms_per_instance": round(advice.line.per_row * 1e3, 4),
             "bends_at": advice.bend, "max_batch_size": advice.largest, "gain": round(advice.gain, 2),
@@ -156,21 +182,35 @@ def _table(found: Sequence[Measured], advice: Advice) -> Iterator[str]:
         yield f"{each.rows:>9}  {times}  {difference:>10}  {bar}"
 
 
-def _words(found: Sequence[Measured], advice: Advice, limit: str | None) -> Iterator[str]:
-    line = advice.line
+def words(found: Probed, advice: Advice) -> Iterator[str]:
+    """What was found, in sentences; the last says what batching buys."""
+    sizes, line = found.sizes, advice.line
     yield f"A call takes {line.fixed * 1e3:.2f} ms, and {line.per_row * 1e3:.3f} ms for each instance."
     if advice.bend is not None:
         yield f"From {advice.bend} instances on it takes longer: the predictor's cores or its memory are full."
-    if limit is not None:
-        yield limit
-    if any(each.others for each in found):
+    if found.limit is not None:
+        yield str(found.limit)
+    if not found.is_steady:
+        yield "One request alone gets another answer each time, so differences of answers say nothing here."
+    elif any(each.others for each in sizes):
         yield "Answers in a batch have other texts or another form than alone: look at them before you batch."
-    elif (largest := max(each.difference for each in found)) > 0:
+    elif (largest := max(each.difference for each in sizes)) > 0:
         yield f"Numbers in a batch differ from those alone by at most {largest:.2g}: batches add in another order."
-    if advice.gain < _WORTH_IT or advice.largest == found[0].rows:
+    if is_worth_it(sizes, advice):
+        yield f"Batches of {advice.largest} serve {advice.gain:.1f} times as many instances a second."
+    else:
         yield "Batching buys next to nothing here: an instance takes as long in a batch as alone."
+
+
+def is_worth_it(found: Sequence[Measured], advice: Advice) -> bool:
+    """Whether batches serve clearly more instances a second than calls of one request."""
+    return advice.gain >= _WORTH_IT and advice.largest > found[0].rows
+
+
+def _settings(found: Sequence[Measured], advice: Advice) -> Iterator[str]:
+    if not is_worth_it(found, advice):
         return
-    yield f"Batches of {advice.largest} serve {advice.gain:.1f} times as many instances a second. Settings:"
+    yield "Settings:"
     yield ""
     yield f"  carpool-sidecar --max-batch-size {advice.largest}"
     if len(found) > 1:

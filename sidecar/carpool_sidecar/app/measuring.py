@@ -1,0 +1,219 @@
+"""Calls to a predictor, alone and in batches, timed and compared: what `probe` and `doctor` measure.
+
+Batches are made by the same codecs that the sidecar uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import yarl
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.planning import probing
+from carpool_sidecar.protocols import interface, models, v1
+from carpool_sidecar.protocols.lists import codec as lists_codec
+from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.protocols.v2_http import codec as v2_codec
+from carpool_sidecar.upstream import predictor
+
+_MOST_ROWS = 100_000
+_LEAST_CALLS, _MOST_CALLS, _SECONDS_A_SIZE = 5, 50, 0.5
+_WARM_UP = 3
+_SHOWN = 160
+# Names of what is another in every answer.
+_OWN = ("id", "created", "batchId", "message")
+
+
+class Problem(Exception):
+    """A call that was not answered well; the words say how."""
+
+
+class Answer(NamedTuple):
+    seconds: float
+    bodies: list[bytes]
+
+
+def address(text: str) -> yarl.URL:
+    """An address of a predictor; raises `ValueError`."""
+    url = yarl.URL(text)
+    if url.scheme != "http" or not url.host:
+        raise ValueError(f"{text!r} is no http:// address with a path")
+    return url
+
+
+def codec_for(path: str, chosen: Sequence[rules.Rule]) -> interface.Codec:
+    """The codec of requests to a path, by these rules or else by v1 and v2; raises `ValueError` if there is none."""
+    try:
+        found = lists_codec.rules_for(path, chosen)
+    except errors.Unbatchable as verdict:
+        raise ValueError(f"{path} is not batched: {verdict.reason.meaning}") from None
+    if found:
+        return lists_codec.Codec(found, time.monotonic)
+    if path.endswith(":predict"):
+        return v1.Codec()
+    if path.startswith("/v2/models/") and path.endswith("/infer"):
+        return v2_codec.Codec(models.ModelInfo(), lambda: None)
+    raise ValueError(f"{path} is neither a path of v1 or v2 nor one of a rule of --lists")
+
+
+def payload(codec: interface.Codec, name: str, body: bytes) -> interface.Payload:
+    """The request that a body is; raises `ValueError` that names it, and says why it cannot be batched."""
+    try:
+        return codec.parse(body, _MOST_ROWS)
+    except errors.Unbatchable as verdict:
+        raise ValueError(f"{name} cannot be batched: {verdict.reason.meaning}") from None
+    except errors.CarpoolError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+async def measure(
+    caller: Caller, payloads: Sequence[interface.Payload], largest: int, seconds: float, say: Callable[[str], None]
+) -> probing.Probed:
+    """Send requests alone, then in batches of up to `largest` requests, each size twice the one before.
+
+    No larger size is begun once `seconds` have passed. `say` is told what comes next. Raises `ValueError` if the
+    requests never share a batch.
+    """
+    if len({payload.key for payload in payloads}) > 1:
+        raise ValueError("the bodies differ in more than their instances, so they never share a batch")
+    ends = time.monotonic() + seconds
+    try:
+        alone, is_steady = await _answers_alone(caller, payloads)
+    except Problem as problem:
+        return probing.Probed((), probing.Limit(0, str(problem)))
+    found: list[probing.Measured] = []
+    limit = None
+    for copies in _sizes(largest):
+        if found and time.monotonic() > ends:
+            break
+        members = list(itertools.islice(itertools.cycle(payloads), copies))
+        rows = sum(payload.row_count for payload in members)
+        say(f"{rows} instances …")
+        try:
+            found.append(await _measure_size(caller, members, rows, alone))
+        except Problem as problem:
+            limit = await _limit(caller, payloads, copies, rows, str(problem))
+            break
+    return probing.Probed(tuple(found), limit, is_steady)
+
+
+async def _answers_alone(caller: Caller, payloads: Sequence[interface.Payload]) -> tuple[list[Any], bool]:
+    """The answer to each request, and whether each was answered the same again."""
+    alone, is_steady = [], True
+    for payload in payloads:
+        values = [_value((await caller.call([payload])).bodies[0]) for _ in range(_WARM_UP)]
+        is_steady = is_steady and probing.compare(values[-2], values[-1], _OWN) == (0.0, 0)
+        alone.append(values[-1])
+    return alone, is_steady
+
+
+async def _measure_size(
+    caller: Caller, members: Sequence[interface.Payload], rows: int, alone: Sequence[Any]
+) -> probing.Measured:
+    seconds: list[float] = []
+    difference, others = 0.0, 0
+    while len(seconds) < _LEAST_CALLS or (sum(seconds) < _SECONDS_A_SIZE and len(seconds) < _MOST_CALLS):
+        answer = await caller.call(members)
+        if not seconds:
+            for number, body in enumerate(answer.bodies):
+                apart = probing.compare(alone[number % len(alone)], _value(body), _OWN)
+                difference, others = max(difference, apart[0]), others + apart[1]
+        seconds.append(answer.seconds)
+    return probing.Measured(rows, tuple(seconds), difference, others)
+
+
+async def _limit(
+    caller: Caller, payloads: Sequence[interface.Payload], copies: int, rows: int, problem: str
+) -> probing.Limit:
+    """Where the predictor stops, found by halving between the last size that it took and the one that it did not."""
+    good, bad = copies // 2, copies
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        members = list(itertools.islice(itertools.cycle(payloads), middle))
+        try:
+            await caller.call(members)
+        except Problem as latest:
+            bad, problem = middle, str(latest)
+            rows = sum(payload.row_count for payload in members)
+        else:
+            good = middle
+    return probing.Limit(rows, problem)
+
+
+class Caller:
+    """Makes calls to the predictor at `url`, one after the other; none takes longer than `timeout` seconds."""
+
+    def __init__(self, url: yarl.URL, codec: interface.Codec, headers: interface.Headers, timeout: float) -> None:
+        self._target = url.raw_path_qs
+        self._codec = codec
+        self._headers = headers
+        self._timeout = timeout
+        self._client = predictor.HttpPredictor(str(url.origin()), min(5.0, timeout))
+        self._numbers = itertools.count(1)
+
+    async def call(self, members: Sequence[interface.Payload]) -> Answer:
+        """The answers of requests that share one call, and how long that took; raises `Problem`."""
+        batch_id = f"probe-{next(self._numbers)}"
+        parts = [
+            messages.Part(messages.Request(each.key, each.row_count, 0, each), 0, each.row_count) for each in members
+        ]
+        call = self._codec.merge(batch_id, self._target, parts)
+        began = time.perf_counter()
+        try:
+            response = await self._client.predict(call.target, call.headers + self._headers, call.body, self._timeout)
+            seconds = time.perf_counter() - began
+            if len(members) == 1:
+                return Answer(seconds, [response.body])
+            found = call.read(response)
+        except errors.UpstreamStatus as error:
+            words = " ".join(error.body[:_SHOWN].decode(errors="replace").split())
+            raise Problem(f"status {error.status}, {_plain(words)}") from None
+        except errors.CarpoolError as error:
+            raise Problem(str(error)) from None
+        return Answer(seconds, list(self._bodies(batch_id, found, members)))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._client.close()
+
+    @staticmethod
+    def _bodies(
+        batch_id: str, found: interface.BatchPredictions, members: Sequence[interface.Payload]
+    ) -> Iterator[bytes]:
+        at = 0
+        for payload in members:
+            piece = messages.Piece(0, batch_id, found.rows[at : at + payload.row_count])
+            at += payload.row_count
+            form = payload.response_format
+            if form is None:
+                rows = b",".join(map(bytes, piece.predictions))
+                yield b'{%b"%b":[%b]}' % (found.members, found.list_name, rows)
+            else:
+                yield b"".join(form.render([piece]).body)
+
+
+def _value(body: bytes) -> Any:
+    """An answer; raises `Problem` for what is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        words = " ".join(body[:_SHOWN].decode(errors="replace").split())
+        raise Problem(f"an answer that is no JSON, {_plain(words)}") from None
+
+
+def _plain(text: str) -> str:
+    """What a terminal shows and does not obey."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _sizes(largest: int) -> Iterator[int]:
+    size = 1
+    while size <= largest:
+        yield size
+        size *= 2
