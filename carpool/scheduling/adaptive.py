@@ -182,18 +182,22 @@ class Adaptive:
     def _earliest_answer(self, ahead: int, now: float) -> float:
         """When a request that came now behind so many instances is answered if all goes as well as it ever did.
 
-        What is not known counts as free.
+        What is not known counts as free, and so do all places while nothing speaks against their being worked on at
+        once.
         """
         predictor, size = self.predictor, self._limits.max_batch_size
-        left = 0.0 if predictor.is_idle else max(0.0, predictor.free_at - now)
+        most = self._limits.max_in_flight if predictor.may_do_more else predictor.workers
+        left = 0.0 if predictor.out < most else max(0.0, predictor.free_at - now)
         left *= predictor.round_trip.quickest
-        before = ahead // size * predictor.least_work(size) / predictor.workers
+        before = ahead // size * predictor.least_work(size) / most
         return now + left + before + predictor.least_work(1) + predictor.overhead
 
     def _late_first(self, queue: Queue, now: float) -> Request | None:
         first = queue.first
         # One whose first rows travel has to be whole when its batch is carried out, perhaps in this very step.
         if first.rows_taken or self._must_learn(now):
+            return None
+        if self.predictor.may_do_more and self._earliest_answer(0, now) <= first.goal:
             return None
         size = self._padded(queue.next_rows)
         return first if self.predictor.finish(size, now) > first.goal else None

@@ -173,6 +173,7 @@ class PredictorModel:
         self._more = 0.0  # evidence (nats) that a batch beside `workers` others is worked on at once
         self._fewer: dict[int, float] = {}  # that so many are, but one beside so many queues
         self._judged = 0  # comparisons since the number of workers was last changed
+        self.may_do_more = True  # than is known, at once: none of them, rough ones included, spoke against it yet
         self._hint: float | None = None
         self._in_flight: dict[Batch, InFlightBatch] = {}
         self._overdue: dict[Batch, InFlightBatch] = {}
@@ -470,10 +471,11 @@ class PredictorModel:
 
         A number that was only stated is doubted as soon as anything is known.
         """
+        # What looks like one worker in stages may as well be several that take turns.
+        more = max(2, min(tuning.MOST_WORKERS, self.places - 1)) if self.workers == 1 else self.workers + 1
+        gain = self._weigh(entry, now, more) if entry.beside >= self.workers and self.round_trip.is_known else 0.0
+        self.may_do_more = self.may_do_more and gain >= 0
         if entry.beside >= self.workers and self.round_trip.is_trusted:
-            # What looks like one worker in stages may as well be several that take turns.
-            more = max(2, min(tuning.MOST_WORKERS, self.places - 1)) if self.workers == 1 else self.workers + 1
-            gain = self._weigh(entry, now, more)
             self._judged += gain != 0.0
             self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
             if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
@@ -514,7 +516,7 @@ class PredictorModel:
     def _set_workers(self, count: int) -> None:
         self.workers = count
         self._lone_every = tuning.LONE_EVERY
-        self._more, self._judged = 0.0, 0
+        self._more, self._judged, self.may_do_more = 0.0, 0, True
         self._fewer = {count - 1: 0.0} if count > 1 else {}
         while count > 1:
             count //= 2

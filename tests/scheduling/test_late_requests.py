@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.scheduling import adaptive, limits, messages, scheduler
+from tests.scheduling.driven import DrivenScheduler
 
 
 class Scene:
@@ -87,13 +88,32 @@ def test_a_crowd_at_a_fresh_sidecar_is_not_turned_away_for_a_few_batches_that_so
     assert not driven.refusals
 
 
-def test_who_cannot_be_answered_in_time_even_if_all_goes_well_is_refused_at_once(driven_of):
+def taught(driven_of: type[DrivenScheduler]) -> DrivenScheduler:
+    """Batches of 4 take 100 ms, as calls that came one by one have shown; what comes at once is another question."""
     driven = driven_of(adaptive.Adaptive, max_batch_size=4, learns_in_flight=True, max_in_flight=8, timeout=0.5)
     for number in range(8):
         driven.submit(f"lesson-{number}", rows=1 + number % 4)
         driven.pass_time(0.1)
         driven.answer()
         driven.pass_time(0.3)
+    return driven
+
+
+def test_nobody_is_refused_while_nothing_speaks_against_batches_that_are_worked_on_at_once(driven_of):
+    driven = taught(driven_of)
+    for number in range(40):
+        driven.submit(f"crowd-{number}")
+    assert not driven.refusals
+
+
+def test_who_cannot_be_answered_in_time_even_if_all_goes_well_is_refused_at_once(driven_of):
+    driven = taught(driven_of)
+    for number in range(2):
+        driven.submit(f"beside-{number}", rows=4)
+    for _ in range(2):  # one after the other
+        driven.pass_time(0.1)
+        driven.answer()
+    driven.pass_time(0.3)
     for number in range(40):
         driven.submit(f"crowd-{number}")
     assert 12 <= 40 - len(driven.refusals) <= 24

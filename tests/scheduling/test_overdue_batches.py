@@ -221,6 +221,33 @@ def test_a_suspect_is_tried_beside_a_call_that_hangs(make_policy):
     assert "bad-2" in driven.answers
 
 
+def ten_at_once(driven: Predictor, name: str) -> float:
+    """How long the last of ten calls waited that came at once; infinity if one was refused."""
+    for number in range(10):
+        driven.call(f"{name}-{number}", timeout=2.0)
+    driven.pass_time(4.0)
+    return max(driven.waited.get(f"{name}-{number}", math.inf) for number in range(10))
+
+
+@pytest.mark.parametrize("name", ["adaptive", "window"])
+@pytest.mark.parametrize("max_batch_size", [1, 4])
+def test_ten_calls_at_once_run_at_once_on_places_that_were_found(name, max_batch_size):
+    driven = at(name, seconds=0.1, workers=16, max_in_flight=16, max_batch_size=max_batch_size)
+    driven.traffic("before", 20.0, a_second=140.0 * max_batch_size)
+    driven.pass_time(5.0)
+    for burst in range(8):
+        assert ten_at_once(driven, f"r{burst}") <= 0.12
+
+
+def test_while_places_are_being_found_nobody_is_refused_who_could_be_answered_in_time():
+    driven = at("adaptive", seconds=0.4, max_in_flight=16, max_batch_size=1)
+    driven.call("first")
+    driven.pass_time(1.0)
+    for burst in range(8):
+        ten_at_once(driven, f"r{burst}")
+    assert not driven.refusals
+
+
 class TestStatedParallelism:
     """`max_in_flight` counts from the first call on, where it is said."""
 
@@ -243,6 +270,13 @@ class TestStatedParallelism:
         assert len(driven.answers) == 480
         assert max(driven.waited.values()) <= 0.85
         assert driven.policy.predictor.workers == 16
+
+    @pytest.mark.parametrize("name", ["adaptive, stated", "window, stated"])
+    @pytest.mark.parametrize("max_batch_size", [1, 4, 32])
+    def test_ten_calls_at_once_run_at_once(self, name, max_batch_size):
+        driven = at(name, seconds=0.4, workers=16, max_in_flight=16, max_batch_size=max_batch_size)
+        for burst in range(8):
+            assert ten_at_once(driven, f"r{burst}") <= 0.42
 
     @pytest.mark.parametrize("stated", [2, 4, 16])
     @pytest.mark.parametrize("callers", [3, 6, 20])
