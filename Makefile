@@ -46,7 +46,7 @@ help: ## list these words
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.demo ## a real model, with and without the sidecar: what batching buys
+demo: $(if $(wildcard $(VENV)/.demo),,first-demo) $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.demo ## a real model, with and without the sidecar: what batching buys
 	@$(py) -m tests.bench.demo
 
 .PHONY: test
@@ -131,7 +131,7 @@ cluster-images: $(VENV)/.tests ## build the images and load them into the cluste
 	@$(py) -m e2e.cluster images $(ARGS)
 
 .PHONY: cluster-down
-cluster-down: $(VENV)/.tests ## remove the cluster and every trace of it
+cluster-down: $(VENV)/.tests ## remove the cluster; what was built for it stays in ~/.cache/carpool
 	@$(py) -m e2e.cluster down
 
 .PHONY: e2e
@@ -199,6 +199,14 @@ clean: ## remove the virtual environment, caches and results
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Set-up. A stamp per step: a second call does nothing, a changed requirements file repeats its step only.
+
+.PHONY: first-demo
+first-demo:
+	@printf 'set-up: %s\n' 'the first demo installs into $(VENV), and nowhere else:' \
+	  '  the sidecar and what its tests need: about 1 GB' \
+	  '  torch with the model MiniLM: about 200 MB to fetch as the CPU build, 5 GB installed as the default build with CUDA,' \
+	  '  which it takes where there is an NVIDIA GPU, or where the index of CPU builds does not answer (TORCH=cpu insists)' \
+	  'rm -rf $(VENV) removes all of it; packages also stay in the cache of uv'
 
 $(py):
 	@command -v $(PYTHON) >/dev/null || { \

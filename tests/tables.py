@@ -27,9 +27,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "injector" / "README.md")
 
 
+def first_settings() -> str:
+    """The flags of `carpool-sidecar` that matter first."""
+    return _settings(config.Settings, lambda group: group == config.FIRST, config.Settings.live)
+
+
 def sidecar_settings() -> str:
-    """Every flag of `carpool-sidecar` but those for experts."""
-    return _settings(config.Settings, lambda group: group != config.EXPERTS, config.Settings.live)
+    """Every other flag of `carpool-sidecar` but those for experts."""
+    return _settings(config.Settings, lambda group: group not in (config.FIRST, config.EXPERTS), config.Settings.live)
 
 
 def expert_settings() -> str:
@@ -137,11 +142,24 @@ def error_kinds(base: type[errors.CarpoolError] = errors.CarpoolError) -> Iterat
         yield from error_kinds(kind)
 
 
+def first_annotations() -> str:
+    """The annotations that matter first."""
+    return _annotations(are_first=True)
+
+
 def annotations() -> str:
-    """Every annotation that is a setting; the range is asked of its own validator."""
+    """Every other annotation that is a setting."""
+    return _annotations(are_first=False)
+
+
+def _annotations(*, are_first: bool) -> str:
+    """A row for each; the range is asked of its own validator."""
     rows = ["| `carpool.dev/…` | value | meaning |", "|---|---|---|"]
-    fields = injector_settings.Settings.model_fields.values()
-    rows += [f"| `{info.alias}` | {_allowed(str(info.alias))} | {_cell(info.description)} |" for info in fields]
+    rows += [
+        f"| `{info.alias}` | {_allowed(str(info.alias))} | {_cell(info.description)} |"
+        for info in injector_settings.Settings.model_fields.values()
+        if (info.alias in injector_settings.Settings.first) == are_first
+    ]
     return "\n".join(rows)
 
 
@@ -250,6 +268,7 @@ def _shown(value: object) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "reasons for not batching": reasons_for_not_batching,
     "built-in lists": built_in_lists,
+    "sidecar settings that matter first": first_settings,
     "sidecar settings": sidecar_settings,
     "sidecar settings for experts": expert_settings,
     "predictor settings": predictor_settings,
@@ -257,6 +276,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "function metrics": function_metrics,
     "refusals": refusals,
     "batch reasons": batch_reasons,
+    "annotations that matter first": first_annotations,
     "annotations": annotations,
     "who decides": deciders,
     "recognised servers": recognised_servers,

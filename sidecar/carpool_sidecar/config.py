@@ -28,6 +28,9 @@ _KIB, _MIB = 1024, 1024 * 1024
 _WINDOW_LATENCY = 500.0  # what KServe documents
 _MOST_LEARNED_IN_FLIGHT = 8
 
+FIRST = "What matters first"
+"""The group of the ten settings that decide most for most predictors; it comes first in `--help` and the documents."""
+
 EXPERTS = "For experts"
 """The group of settings that tests and emergencies need; it comes last."""
 
@@ -107,25 +110,25 @@ class Settings(BaseSettings):
 
     # --- Batching
     max_batch_size: int = settings.field(
-        "Batching",
+        FIRST,
         "Most instances in one call to the predictor. A larger request is split, and its answer is joined again. With "
         "--allowed-batch-sizes, the largest of those is the limit, and changing this while running has no effect.",
         32, ge=1, le=100_000,
     )  # fmt: skip
     max_latency: float | None = settings.field(
-        "Batching",
+        FIRST,
         "Milliseconds the oldest request may wait for others. 0: none waits while the predictor is idle. Empty: 500 "
         "with the window policy; the adaptive policy decides, up to 20.",
         None, ge=0, le=3_600_000,
     )  # fmt: skip
     policy: Literal["auto", "window", "adaptive"] = settings.field(
-        "Batching",
+        FIRST,
         "window: a batch leaves when it is full or --max-latency old. adaptive: a batch leaves when that is best by "
         "what was learned. auto: window if --max-latency or KServe's --enable-batcher is given, else adaptive.",
         "auto",
     )
     slo: float | None = settings.field(
-        "Batching",
+        FIRST,
         "Service objective: milliseconds from arrival to answer. The adaptive policy refuses requests early that would "
         "miss it. Empty: none.",
         None, ge=1, le=3_600_000,
@@ -137,12 +140,12 @@ class Settings(BaseSettings):
         None, ge=1, le=1024,
     )  # fmt: skip
     timeout: float = settings.field(
-        "Batching",
+        FIRST,
         "Seconds from arrival until a request is answered 504. A caller may ask for less (carpool-timeout-ms).",
         60.0, ge=0.01, le=86_400,
     )  # fmt: skip
     key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(shared_names.read_key)] = settings.field(
-        "Batching",
+        FIRST,
         "Headers the predictor sees. Only requests that agree in all of them share a batch.",
         ("authorization", "content-type"),
     )
@@ -164,7 +167,7 @@ class Settings(BaseSettings):
     lists: Annotated[
         tuple[str, ...], NoDecode, pydantic.BeforeValidator(_split_lists), pydantic.AfterValidator(_check_lists)
     ] = settings.field(
-        "Batching",
+        FIRST,
         "What else is batched: names of built-in rules (openai-embeddings, tei-embed, hf-toolkit, mlflow, "
         "tfserving-columns, tfserving-classify, ollama-embed), YAML files with rules of your own, or YAML itself; see "
         "docs/lists.md.",
@@ -207,7 +210,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     # --- Overload
     max_queue_instances: int = settings.field(
-        "Overload", "Most instances that wait for a batch. Beyond it the answer is 429.", 16_384, ge=1, le=100_000
+        FIRST, "Most instances that wait for a batch. Beyond it the answer is 429.", 16_384, ge=1, le=100_000
     )
     max_queue_bytes: int = settings.field(
         "Overload",
@@ -252,7 +255,7 @@ class Settings(BaseSettings):
         None, ge=1, le=1_000_000,
     )  # fmt: skip
     grpc_port: OptionalPort = settings.field(
-        "Listening", "Port for gRPC. ModelInfer is batched, all other calls are passed through. 0: none.", 0
+        FIRST, "Port for gRPC. ModelInfer is batched, all other calls are passed through. 0: none.", 0
     )
     admin_host: str = settings.field("Listening", "Address of the admin port, likewise.", "::")
     admin_port: Port = settings.field(
@@ -276,7 +279,7 @@ class Settings(BaseSettings):
         "and does so in pods of IPv6 only.",
         "127.0.0.1",
     )
-    component_port: Port = settings.field("Predictor", "Port of the predictor.", 8080)
+    component_port: Port = settings.field(FIRST, "Port of the predictor.", 8080)
     component_grpc_port: Port = settings.field("Predictor", "Port of the predictor for gRPC.", 8001)
     upstream: Literal["http", "triton-http", "triton-grpc"] = settings.field(
         "Predictor",

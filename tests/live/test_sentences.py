@@ -15,7 +15,7 @@ def test_what_was_learned_reads_as_sentences():
     assert sentences.adaptive(LEARNED) == [
         "A call takes 10.2 ms and 0.11 ms for each instance.",
         "The predictor works on one batch at a time.",
-        "81 % busy: 1,863 of 2,300 instances a second come.",
+        "81 % of what full batches could do: 1,863 of 2,300 instances a second come.",
     ]
 
 
@@ -27,7 +27,7 @@ def test_what_is_worth_telling_is_told():
         "A call takes 10.2 ms and 0.11 ms for each instance.",
         "2.10 ms of a round trip are free for other work.",
         "The predictor works on 3 batches at a time.",
-        "81 % busy: 1,863 of 2,300 instances a second come.",
+        "81 % of what full batches could do: 1,863 of 2,300 instances a second come.",
         "A request that came at this moment would wait 125 ms.",
         "57 % of the callers send again as soon as they are answered.",
     ]

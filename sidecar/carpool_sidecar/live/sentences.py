@@ -54,7 +54,7 @@ def _of_predictor(learned: Mapping[str, float], fixed: float, each: float) -> It
     capacity, share = learned["capacity"], learned["utilisation"]
     if capacity and math.isfinite(share):
         rates = f"{share * capacity:,.0f} of {capacity:,.0f}"
-        yield f"{share * 100:.0f} % busy: {rates} instances a second come.{_advice(share)}"
+        yield f"{share * 100:.0f} % of what full batches could do: {rates} instances a second come.{_advice(share)}"
     if learned["predicted_wait_seconds"] >= _SOME_WAIT:
         yield f"A request that came at this moment would wait {_ms(learned['predicted_wait_seconds'])}."
     if learned["returning_share"] >= _SOME_SHARE:
