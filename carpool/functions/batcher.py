@@ -28,7 +28,7 @@ from typing import Any, cast
 from carpool import errors
 from carpool.functions import calls, futures, hosts, inline, options, stats, streams, waiting, work
 from carpool.functions import errors as failures
-from carpool.runtime import driver
+from carpool.runtime import driver, timer_thread
 from carpool.scheduling import adaptive, limits, messages, policy, window
 from carpool.scheduling import backlog as backlogs
 from carpool.workers import worker
@@ -606,10 +606,16 @@ def _answer_everything() -> None:
                 with contextlib.suppress(TimeoutError):  # a batch that nobody waits for
                     end.result(max(0.0, give_up - time.monotonic()))
     finally:
+        used = [batcher.host for batcher in list(_live)]
         for batcher in list(_live):
             batcher.give_up("the interpreter exits")
         hosts.background.stop()
         worker.end_all()
+        # A subinterpreter that ends before its threads takes the whole process with it.
+        give_up = time.monotonic() + hosts.GRACE
+        for host in used:
+            host.join(give_up)
+        timer_thread.shared.stop(max(0.0, give_up - time.monotonic()))
 
 
 def _wait_for_answers(running: Sequence[Batcher]) -> bool:

@@ -68,6 +68,12 @@ class Batch:
 
 variable: contextvars.ContextVar[Batch] = contextvars.ContextVar("carpool.batch")
 
+retried: contextvars.ContextVar[str] = contextvars.ContextVar("carpool.retried", default="")
+"""The id of the batch that the running code belongs to, if that is tried again.
+
+What such a batch calls shares no batch with others, or those that it was parted from would fail it once more.
+"""
+
 
 def batch() -> Batch:
     """The batch that the running function was called with. Raises RuntimeError outside of a batched function."""
@@ -92,4 +98,6 @@ def context_of(running: messages.Batch) -> contextvars.Context:
     """A context in which `batch()` is this one."""
     context = contextvars.Context()
     context.run(variable.set, Batch(running))
+    if running.reason in messages.RETRIES:
+        context.run(retried.set, running.id)
     return context

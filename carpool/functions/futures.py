@@ -274,12 +274,16 @@ class Future(concurrent.futures.Future[R]):
         end = math.inf if timeout is None else time.monotonic() + timeout
         looks = waiting.may_be_behind() if wait is None else wait.may_be_circle
         look = _FIRST_LOOK if looks else math.inf
+        is_green = type(waiter) is not _Lock  # of gevent or eventlet: whoever has the result may not be able to wake it
+        most = _FIRST_LOOK if is_green else threading.TIMEOUT_MAX
         try:
-            while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, threading.TIMEOUT_MAX))):
+            while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, most))):
                 if self._status is not PENDING:
                     break
                 if time.monotonic() >= end:
                     raise TimeoutError
+                if is_green:
+                    continue
                 look *= 2
                 with self._leaving(waiter):
                     if wait is not None:
@@ -576,7 +580,7 @@ def _tell(settled: Iterable[Future[Any]]) -> None:
                     away[loop].append(waiter)
                 else:
                     away[loop] = [waiter]
-            elif kind is _Lock:
+            elif kind is _Lock or not callable(waiter):  # gevent and eventlet have locks of their own
                 waiter.release()
             else:
                 try:

@@ -53,6 +53,10 @@ class Host(driver.Timer, Protocol):
         """Nothing is begun any more; what runs goes on until its end."""
         ...
 
+    def join(self, give_up: float) -> None:
+        """Return once its threads have ended, but for those that still run something, or at a time."""
+        ...
+
     def is_running(self) -> bool:
         """Whether what was begun will end."""
         ...
@@ -177,6 +181,11 @@ class Threads:
             self._inbox.put(_STOP)
         if not self._begun:
             self._run = nothing
+
+    def join(self, give_up: float) -> None:
+        for thread, begun in list(self._running.items()):
+            if begun is None and thread is not threading.current_thread():
+                thread.join(max(0.0, give_up - time.monotonic()))
 
     def is_running(self) -> bool:
         return True
@@ -343,6 +352,9 @@ class EventLoop:
     def end(self) -> None:
         self.run = _nothing_async
 
+    def join(self, give_up: float) -> None:
+        pass
+
     def is_running(self) -> bool:
         return self.loop.is_running() and not self._is_copy
 
@@ -451,9 +463,10 @@ class _Background:
         self._thread: threading.Thread | None = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, which runs."""
+        """The loop, which runs. Raises RuntimeError where no thread can have one."""
         with self._lock:
             if self._loop is None:
+                _check_that_threads_are_threads()
                 loop = asyncio.new_event_loop()
                 target = functools.partial(self._run, loop)
                 thread = threading.Thread(target=target, name="carpool loop", daemon=True)
@@ -473,6 +486,19 @@ class _Background:
         with self._lock:
             self._loop = None
         loop.close()
+
+
+def _check_that_threads_are_threads() -> None:
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    for name, is_patched in (
+        ("gevent", gevent is not None and gevent.is_module_patched("threading")),
+        ("eventlet", eventlet is not None and eventlet.is_monkey_patched("thread")),
+    ):
+        if is_patched:
+            raise RuntimeError(
+                f"{name} made all threads greenlets of one, so none can run the event loop that an async def needs "
+                "if its caller has none; batch a def instead"
+            )
 
 
 background = _Background()

@@ -14,7 +14,7 @@ from asyncio import events
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from carpool.functions import batcher, calls, futures, inline, merging, options, stats, streams, work
+from carpool.functions import batcher, calls, current, futures, inline, merging, options, stats, streams, work
 from carpool.functions import function as functions
 
 P = ParamSpec("P")
@@ -172,6 +172,8 @@ class View:
         queue_key: Hashable = key
         if self._owner is not None and self._site.is_for_all:
             queue_key = id(self._owner), key
+        if apart := current.retried.get():
+            queue_key = apart, queue_key
         if chosen.merge is not None:
             rows, merge_key, item = merging.taken(chosen.merge, payload[0])
             queue_key, payload = (queue_key, merge_key), (item,)
@@ -221,19 +223,23 @@ class Batched(View, Generic[P, T, R]):
         # The usual case: others called in this turn of the loop, and most items come through here.
         turn = self._turn
         if turn is not None and not args and not kwargs and turn.loop is events._get_running_loop():
-            future: futures.Future[R] | None = None if inline.depth else turn.join(item)
+            is_apart = inline.depth or current.retried.get()
+            future: futures.Future[R] | None = None if is_apart else turn.join(item)
             if future is not None:
                 return future
         by = self._site.for_caller()
         if not self._is_simple:
             return self._call_with_options(by, item, args, kwargs)
         key, arguments = self._arguments(args, kwargs)
+        apart = current.retried.get()
+        if apart:
+            key = apart, key
         timeout = self._timeout or by.options.timeout
         loop = None if inline.depth else events._get_running_loop()
         while loop is not None:
             turn = by.turn(loop, (key, timeout, self._priority), arguments, self._owner, self._forget)
             if (future := turn.join(item)) is not None:  # else another thread has just ended it
-                self._turn = None if args or kwargs else turn
+                self._turn = None if args or kwargs or apart else turn
                 return future
         future = futures.Future()
         call = calls.Call(key, 1, 0, None, None, timeout)

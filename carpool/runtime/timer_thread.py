@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -29,7 +30,7 @@ class TimerThread:
 
     def _forget(self) -> None:
         self._condition = threading.Condition()
-        self._heap: list[tuple[float, int, Callable[[], object]]] = []
+        self._heap: list[tuple[float, int, Callable[[], object] | None]] = []  # None ends the thread
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
@@ -44,12 +45,24 @@ class TimerThread:
             elif self._heap[0][0] == when:
                 self._condition.notify()
 
+    def stop(self, timeout: float) -> None:
+        """End the thread, before the interpreter does; waits for so many seconds at most."""
+        with self._condition:
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            heapq.heappush(self._heap, (-math.inf, next(self._numbers), None))
+            self._condition.notify()
+        thread.join(timeout)
+
     def _run(self) -> None:
         while True:
             with self._condition:
                 while not self._heap or self._heap[0][0] > time.monotonic():
                     self._condition.wait(min(self._heap[0][0] - time.monotonic(), _LONG) if self._heap else None)
                 _, _, function = heapq.heappop(self._heap)
+            if function is None:
+                return
             try:
                 function()
             except Exception:

@@ -22,7 +22,7 @@ _HEADER = struct.Struct("!BIQ")
 _LENGTH = struct.calcsize("!Q")
 _READ_AHEAD = 64 * 1024
 _LARGE = 16 * 1024  # bytes; what is missing of so much is received where it belongs, with no copy on the way
-_MOST_PIECES = os.sysconf("SC_IOV_MAX")  # of one system call
+_MOST_PIECES = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16  # of one system call
 
 
 class Kind(enum.IntEnum):

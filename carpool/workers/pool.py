@@ -45,8 +45,10 @@ def processes(
     module has by name. A model in the program's main module works if what the program does stands under
     `if __name__ == "__main__":`, because each process imports that module again.
 
-    Raises TypeError for what cannot be a model.
+    Raises TypeError for what cannot be a model, and RuntimeError where there are no such processes, as on Windows.
     """
+    if not hasattr(os, "fork"):
+        raise RuntimeError("worker processes need a system such as Linux or macOS; here, batch a def with the model")
     if not callable(model):
         raise TypeError(f"a model must be a class, or a function that makes one; not {type(model).__name__}")
     if isinstance(model, type):
@@ -320,8 +322,9 @@ def _after_fork_in_child() -> None:
         pool._forget()
 
 
-os.register_at_fork(
-    before=worker.spawning.acquire,
-    after_in_parent=worker.spawning.release,
-    after_in_child=_after_fork_in_child,
-)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=worker.spawning.acquire,
+        after_in_parent=worker.spawning.release,
+        after_in_child=_after_fork_in_child,
+    )

@@ -589,3 +589,25 @@ async def test_many_calls_of_functions_that_await_each_other_for_ever_all_end(nu
     async with asyncio.timeout(PATIENCE):
         found = await asyncio.gather(*(one(item) for item in range(number)), return_exceptions=True)
     assert set(kinds(found)) <= {RuntimeError, carpool.NotIsolated}
+
+
+@pytest.mark.parametrize("fault", ["length", "exit"])
+@every_way
+async def test_what_an_inner_function_fails_with_as_a_whole_is_told_to_the_item_that_is_at_fault(
+    way: Way, fault: str
+) -> None:
+    @carpool.batched
+    def inner(items: list[int]) -> list[int]:
+        if 13 in items and fault == "exit":
+            raise SystemExit(1)
+        return [] if 13 in items else items
+
+    def outer(items: list[int]) -> list[int]:
+        return [inner(item).result(timeout=PATIENCE) for item in items]
+
+    async def outer_async(items: list[int]) -> list[int]:
+        return [await inner(item) for item in items]
+
+    function: Any = carpool.batched(outer if way.kind == "def" else outer_async, max_batch_size=3, max_latency=1.0)
+    error = carpool.WrongLength if fault == "length" else carpool.BatchFailed
+    assert kinds(await way.call_all(function, [1, 13, 2])) == [1, error, 2]
