@@ -33,6 +33,11 @@ def read_key(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([name.lower() for name in names]))
 
 
+def read_priority(name: str) -> str:
+    """The header that tells a request's level of priority, in lower case; empty: none does. Raises `ValueError`."""
+    return "".join(read_key((name,) if name else ()))
+
+
 # What one caller must not lend to another's rows, and what a batch and its connection say of themselves.
 NOT_FORWARDED = NOT_SHARED | {
     "authorization", "cookie", "content-type", "proxy-connection",

@@ -14,7 +14,7 @@ from typing import Final
 from carpool import errors
 from carpool.compiled import mypyc_attr
 from carpool.scheduling import own_time, packing, tuning
-from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
+from carpool.scheduling.arrivals import ArrivalRate, LevelsInUse, ReturningCallers
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.full_size import FullSize
 from carpool.scheduling.limits import Limits, whole_seconds
@@ -44,6 +44,7 @@ class Adaptive:
         self.arrivals = ArrivalRate()
         self.full_size = FullSize()
         self.own_time = own_time.OwnTimeModel()
+        self._levels = LevelsInUse()
         self._pace = own_time.Pace(self.own_time)
         self._limits = limits
         self._tick = tick
@@ -87,6 +88,7 @@ class Adaptive:
         if batch.rows >= tuning.FULL * self.full_size.of(self._limits.max_batch_size):
             self.full_size.sent(self._limits.max_batch_size, self.predictor)
         self.predictor.sent(batch, now)
+        self._levels.sent(batch, now)
         self._pace.sent(len(batch.parts), now, min(tuning.HOLD_MAX, self._limits.max_latency))
         self._has_waited = False
         self._last_work = now
@@ -130,8 +132,8 @@ class Adaptive:
             return Drop(late, errors.WouldBeLate("it cannot be answered within its deadline any more"))
         decision = self._consider(queue, now)
         if isinstance(decision, Release):
-            return self._sized(decision)
-        full = backlog.full()
+            return self._for_levels(self._sized(decision), backlog, now)
+        full = None if self._levels.is_mixed(now) else backlog.full()
         has_time = full is not None and now - queue.oldest.arrived < self.predictor.work(full.max_batch_size)
         if full is not None and has_time and not self.predictor.should_run_dry:
             return self._sized(Release(full, Reason.FULL))
@@ -205,7 +207,8 @@ class Adaptive:
     def _consider(self, queue: Queue, now: float) -> Release | Wait:
         if self.predictor.should_run_dry:
             return _ANSWER
-        if queue.is_full or queue.rows >= self.full_size.of(self._limits.max_batch_size):
+        is_full = queue.is_full or queue.rows >= self.full_size.of(self._limits.max_batch_size)
+        if is_full and (self.predictor.is_idle or not self._levels.is_mixed(now)):
             return Release(queue, Reason.FULL)
         if not self.predictor.is_known:
             return Release(queue, Reason.IDLE) if self.predictor.is_idle else _ANSWER
@@ -242,6 +245,19 @@ class Adaptive:
             most = self.full_size.of(self._limits.max_batch_size)
             return release if release.queue.rows <= most else release._replace(rows=int(most))
         return release._replace(rows=packing.best_size(release.queue.next_rows, allowed, self.predictor.work))
+
+    def _for_levels(self, release: Release, backlog: Backlog, now: float) -> Release:
+        """Leave lower levels out that would make a batch take long, while higher ones come too."""
+        if not self._levels.is_mixed(now):
+            return release
+        fixed, slope = self.predictor.fixed_work, self.predictor.work_of_one - self.predictor.fixed_work
+        short = (fixed * (tuning.SHORT - 1) + slope * tuning.SHORT) / slope if slope > 0 else math.inf
+        highest = self._levels.highest
+        high = backlog.ahead_of(highest)
+        low = next((request.rows_queued for request in release.queue if request.priority < highest), 0)
+        rows = max(short, high + low)
+        most = release.queue.max_batch_size if release.rows is None else release.rows
+        return release if rows >= most else release._replace(rows=max(1, int(rows)))
 
     def _reason(self) -> Reason:
         if self._has_waited:

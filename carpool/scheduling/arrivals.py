@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from carpool.scheduling import tuning
+from carpool.scheduling.messages import Batch
 
 # What comes within so many seconds counts as one event: it makes the rate too low by a ten-thousandth at most.
 _GRAIN = tuning.RATE_SECONDS / 10_000
@@ -35,6 +36,27 @@ class ArrivalRate:
 
     def _faded(self, now: float) -> float:
         return self._count * math.exp(min(0.0, self._at - now) / tuning.RATE_SECONDS)
+
+
+class LevelsInUse:
+    """Of which levels of priority requests left lately, and the `highest` of them."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self._lowest = 0
+        self._high_at = self._low_at = float("-inf")
+
+    def is_mixed(self, now: float) -> bool:
+        """Whether requests of several levels left within the last `tuning.LEVEL_SECONDS`."""
+        return self.highest > self._lowest and now - min(self._high_at, self._low_at) < tuning.LEVEL_SECONDS
+
+    def sent(self, batch: Batch, now: float) -> None:
+        """A batch left, whose members go by their levels."""
+        high, low = batch.parts[0].request.priority, batch.parts[-1].request.priority
+        if high >= self.highest or now - self._high_at >= tuning.LEVEL_SECONDS:
+            self.highest, self._high_at = high, now
+        if low <= self._lowest or now - self._low_at >= tuning.LEVEL_SECONDS:
+            self._lowest, self._low_at = low, now
 
 
 class ReturningCallers:

@@ -135,14 +135,13 @@ class Scheduler:
         request.deadline = deadline
         request.goal = goal = goal if goal < deadline else deadline
         is_calm = self.isolation.is_calm
-        waiting = backlog.rows if is_calm else backlog.rows + self.isolation.rows
-        error = self.admission.refusal(request, waiting, self.draining)
+        ahead = backlog.rows
+        if backlog.levels or request.priority:
+            ahead = backlog.ahead_of(request.priority)  # those below it take no room from it
+        error = self.admission.refusal(request, ahead if is_calm else ahead + self.isolation.rows, self.draining)
         if error is None and not is_calm and self.isolation.suspects(request, now):
             return self._submit_suspect(request, now)
         if error is None:
-            ahead = backlog.rows
-            if backlog.levels or request.priority:
-                ahead = backlog.ahead_of(request.priority)
             error = self.policy.arrived(request.rows, goal, ahead, now)
         if error is not None:
             return (Refuse(request, error),)

@@ -94,6 +94,9 @@ def _row_lengths(payload: interface.Payload, start: int, stop: int) -> Sequence[
     return payload.row_lengths(start, stop)
 
 
+# By how much longer requests of a lower level are overtaken than larger ones.
+_LEVEL_AGEING = 60
+
 # What an instance costs, by the values of --instance-cost.
 _ROW_COSTS: Mapping[str, limits.RowMeasure] = {"bytes": _row_sizes, "length": _row_lengths}
 
@@ -208,6 +211,12 @@ class Settings(BaseSettings):
         "Requests of at most so many instances leave before larger ones. 0: requests leave in order of arrival.",
         0, ge=0, le=1_000_000,
     )  # fmt: skip
+    priority_header: Annotated[str, pydantic.AfterValidator(shared_names.read_priority)] = settings.field(
+        "Batching",
+        "Header, over gRPC metadata, by which callers say how urgent a request is: high, normal or low (or 1, 0, -1). "
+        "Higher levels leave first and are not refused for want of room that lower ones take. Empty: all are normal.",
+        "",
+    )
     # --- Overload
     max_queue_instances: int = settings.field(
         FIRST, "Most instances that wait for a batch. Beyond it the answer is 429.", 16_384, ge=1, le=100_000
@@ -351,7 +360,8 @@ class Settings(BaseSettings):
     priority_ageing: float = settings.field(
         EXPERTS,
         "Milliseconds. A larger request is not overtaken by small ones that came so much later (see "
-        "--small-batch-threshold).",
+        "--small-batch-threshold), nor by those of the next higher level that came sixty times as much later (see "
+        "--priority-header).",
         1000.0, ge=0, le=3_600_000,
     )  # fmt: skip
     retry_budget: float = settings.field(
@@ -485,6 +495,7 @@ class Settings(BaseSettings):
             allowed_sizes=allowed,
             small_batch_threshold=self.small_batch_threshold,
             priority_ageing=self.priority_ageing / 1000,
+            level_ageing=_LEVEL_AGEING * self.priority_ageing / 1000,
         )
 
 

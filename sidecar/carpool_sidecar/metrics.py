@@ -206,6 +206,12 @@ class Metrics:
         self.queue_seconds = histogram(
             "queue_wait_seconds", "Time from a request's arrival to its first batch leaving.", measures.SECONDS
         )
+        self.level_requests: Counter[str] = counter(
+            "priority_requests", "Requests whose first batch left, by level, where --priority-header is given.", "level"
+        )
+        self.level_waits: Counter[str] = counter(
+            "priority_wait_seconds", "Time from their arrivals until then, summed up, by level.", "level"
+        )
         self.predictor_seconds = histogram("predictor_seconds", "Time of a call to the predictor.", measures.SECONDS)
         self.predictor_errors: Counter[str] = counter(
             "predictor_errors",

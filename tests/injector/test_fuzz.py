@@ -51,8 +51,8 @@ HOSTILE = [
 ]
 # Settings whose values are words: some of the above are words, if strange ones.
 _WORDS = {
-    "key-headers", "forward-headers", "answer-members", "container", "port", "app-port-arg", "app-port-env",
-    "grpc-port", "app-grpc-port-arg", "app-grpc-port-env", "embeddings-output", "image-channel",
+    "key-headers", "forward-headers", "answer-members", "priority-header", "container", "port", "app-port-arg",
+    "app-port-env", "grpc-port", "app-grpc-port-arg", "app-grpc-port-env", "embeddings-output", "image-channel",
     "predictor-health-path",
 }  # fmt: skip
 _LISTS = {

@@ -213,6 +213,74 @@ def test_who_goes_before_a_long_queue_of_a_lower_level_is_not_refused_because_of
     assert driven.members(driven.sent[-1])[0] == "usual"
 
 
+def test_room_that_lower_levels_take_is_not_counted_against_a_higher_one(driven_of):
+    driven = driven_of(max_batch_size=1, max_latency=0.0, max_queue_instances=3)
+    for number in range(5):
+        driven.submit(f"low {number}", priority=-1)
+    assert list(driven.refusals) == ["low 4"]
+    for number in range(4):
+        driven.submit(f"high {number}", priority=1)
+    driven.submit("usual")
+    assert list(driven.refusals) == ["low 4", "high 3", "usual"]
+
+
+class TestShortBatches:
+    """While requests of several levels leave, what a higher one may have to wait for is kept short."""
+
+    @pytest.fixture
+    def taught(self, driven_of):
+        """Batches of up to 32 take 10 ms and 0.5 ms for each row, one after the other."""
+        driven = driven_of(adaptive.Adaptive, max_batch_size=32, max_in_flight=8, learns_in_flight=True)
+        driven.policy.predictor.hint_overhead(0.0)
+        for number, rows in enumerate([1, 8, 16, 32, 1, 8]):
+            driven.submit(f"lesson-{number}", rows=rows, priority=-1)
+            driven.pass_time(0.010 + 0.0005 * rows)
+            driven.answer()
+            driven.pass_time(0.5)
+        driven.policy.predictor._judged = tuning.JUDGED_ENOUGH
+        driven.sent.clear()
+        return driven
+
+    def bulk(self, driven, name, count=64):
+        driven.submit_all(*[(f"{name} {number}", 1, "key", None, 10, math.inf, -1) for number in range(count)])
+
+    def test_lower_levels_fill_a_batch_up_to_twice_the_time_of_one_instance(self, taught):
+        taught.submit("high", priority=1)
+        self.bulk(taught, "bulk")
+        taught.pass_time(0.0105)
+        taught.answer()
+        assert taught.sizes == [1, 22]
+
+    def test_no_second_batch_leaves_before_the_first_is_nearly_done(self, taught):
+        taught.submit("high", priority=1)
+        taught.pass_time(0.0105)
+        taught.answer()
+        self.bulk(taught, "bulk")
+        assert taught.sizes == [1, 22]
+        taught.submit("also high", priority=1)
+        taught.pass_time(0.021)
+        assert "also high" in taught.members(taught.sent[2])
+
+    def test_a_request_of_a_lower_level_that_has_more_rows_travels_all_the_same(self, taught):
+        taught.submit("high", priority=1)
+        taught.submit("bulk", rows=30, priority=-1)
+        taught.pass_time(0.0105)
+        taught.answer()
+        assert taught.sizes == [1, 30]
+
+    def test_batches_are_full_again_ten_seconds_after_the_last_of_a_higher_level(self, taught):
+        taught.submit("high", priority=1)
+        taught.pass_time(0.0105)
+        taught.answer()
+        taught.pass_time(tuning.LEVEL_SECONDS)
+        self.bulk(taught, "bulk")
+        assert taught.sizes == [1, 32, 32]
+
+    def test_one_level_alone_has_full_batches(self, taught):
+        self.bulk(taught, "bulk")
+        assert taught.sizes == [32, 32]
+
+
 def test_levels_leave_nothing_behind(driven):
     for priority in range(1000):
         driven.submit(str(priority), priority=priority)

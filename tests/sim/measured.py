@@ -146,8 +146,8 @@ class OnEventLoop(scheduler.Scheduler):
         return None if when is None else self._told
 
 
-def adaptive_policy() -> engine.MakeScheduler:
-    """As the sidecar has it without settings."""
+def adaptive_policy(size: int = SIZE) -> engine.MakeScheduler:
+    """As the sidecar has it without settings, but for the size of its batches."""
 
     def make_policy(bounds: limits.Limits) -> adaptive.Adaptive:
         policy = adaptive.Adaptive(bounds, tick=contenders.TICK)
@@ -155,7 +155,7 @@ def adaptive_policy() -> engine.MakeScheduler:
         return policy
 
     most = contenders.MOST_IN_FLIGHT
-    return contenders.production(make_policy, SIZE, contenders.ADAPTIVE_MAX_LATENCY, most, True, OnEventLoop)
+    return contenders.production(make_policy, size, contenders.ADAPTIVE_MAX_LATENCY, most, True, OnEventLoop)
 
 
 def learning_window(seconds: float) -> engine.MakeScheduler:

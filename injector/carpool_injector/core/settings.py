@@ -39,6 +39,12 @@ def _check_headers(text: str) -> str:
     return text
 
 
+def _check_priority(text: str) -> str:
+    if "," in text:
+        raise ValueError("must be the name of one header")
+    return _check_headers(text)
+
+
 def _check_members(text: str) -> str:
     allowed = f"letters, digits and _.-, from a letter or _ on, comma-separated, at most {shared_names.MOST_MEMBERS}"
     values.full_match(_MEMBERS, text, f"names of members: {allowed}")
@@ -123,8 +129,10 @@ class SidecarSettings(pydantic.BaseModel):
     """Sizes the predictor computes with."""
     small_batch_threshold: Annotated[int | None, values.whole(0, 1_000_000)] = None
     """Requests so small go before larger ones."""
+    priority_header: Annotated[str | None, values.checked(_check_priority)] = None
+    """Header that says how urgent a request is: high, normal or low (or 1, 0, -1)."""
     priority_ageing: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = None
-    """Milliseconds after which a larger request is overtaken no more."""
+    """Milliseconds after which a larger request is overtaken no more, and one of a lower level after 60 times that."""
     # --- Overload and failures
     max_queue_instances: Annotated[int | None, values.whole(1, 100_000)] = None
     """Instances waiting, at most; beyond it 429."""

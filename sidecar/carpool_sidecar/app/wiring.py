@@ -253,6 +253,11 @@ class Sidecar:
         return tracing.Tracing(str(self._base), rpc, self._clock, on_bug)
 
     def _observer(self) -> executor.Observer:
+        observer = self._plain_observer()
+        observer.has_levels = bool(self.settings.priority_header)
+        return observer
+
+    def _plain_observer(self) -> executor.Observer:
         if self.tracing is None:
             return executor.Observer(self.metrics, self._clock, self.arrivals, self.timings)
         from carpool_sidecar import tracing

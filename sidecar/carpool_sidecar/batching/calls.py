@@ -113,6 +113,22 @@ class Route(NamedTuple):
     key_headers: Sequence[tuple[str, str]] = ()
 
 
+LEVELS: Final = {1: "high", 0: "normal", -1: "low"}
+"""Of priority, by the words for them."""
+
+_LEVELS: Final = {name: level for level, word in LEVELS.items() for name in (word, str(level))}
+
+
+def level(header: str, text: str | None) -> int:
+    """The level of priority that a request's header says, 0 without it. Raises `errors.BadRequest`."""
+    if text is None:
+        return 0
+    found = _LEVELS.get(text.strip().lower())
+    if found is None:
+        raise errors.BadRequest(f"{header} must be high, normal or low, or 1, 0 or -1; got {text[:40]!r}")
+    return found
+
+
 class Head(NamedTuple):
     """What a call needs of a request's head; requests of one connection mostly share it.
 
@@ -121,7 +137,7 @@ class Head(NamedTuple):
     bytes of the body are JSON, if it says so (v2's binary tensors). `forwarded_for` names the caller where a proxy
     stands in front. `coding` is the one coding of the body, if it has not been undone, and `says_so` is False where its
     media type speaks against a predict request. `forwarded` are values that go along with its batch beside the key.
-    `host` is the Host that the caller asked for.
+    `host` is the Host that the caller asked for, `priority` its level (see `level`).
     """
 
     route: Route
@@ -137,6 +153,7 @@ class Head(NamedTuple):
     says_so: bool = True
     forwarded: Sequence[tuple[shared_names.Forwarded, str]] = ()
     host: str | None = None
+    priority: int = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -161,7 +178,7 @@ class Call(driver.Call):
         else:
             own, rows, self.response_format = payload.key, payload.row_count, payload.response_format
         key = (head.target, head.headers, own)  # requests with equal keys may share a batch
-        super().__init__(key, rows, size, payload, head, head.timeout, most)
+        super().__init__(key, rows, size, payload, head, head.timeout, most, head.priority)
 
     @property
     def origin(self) -> Hashable | None:

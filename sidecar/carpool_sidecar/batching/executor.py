@@ -159,7 +159,7 @@ class Recorder(Protocol):
 class Observer(driver.Observer):
     """Counts what happens to batches, and logs what goes wrong. A `recorder` is told as well, while there is one.
 
-    A `kept` ring is told what came, `timings` of each batch.
+    A `kept` ring is told what came, `timings` of each batch. Waits are counted by level where `has_levels`.
     """
 
     def __init__(
@@ -175,6 +175,7 @@ class Observer(driver.Observer):
         self._sent = {reason: counters.batches.labels(reason) for reason in messages.Reason}
         self._complaints = logs.RateLimitedLog(log, clock)
         self.recorder: Recorder | None = None
+        self.has_levels = False
 
     def sent(self, batch: messages.Batch) -> None:
         """Count a batch, its size, and how long its requests waited."""
@@ -190,6 +191,11 @@ class Observer(driver.Observer):
             left = batch.dispatched
             waited = [left - moment for moment in arrived]
             counters.queue_seconds.observe_all(waited)
+            if self.has_levels:
+                for request, seconds in zip(requests, waited, strict=True):
+                    level = calls.LEVELS[request.priority]
+                    counters.level_requests.labels(level).inc()
+                    counters.level_waits.labels(level).inc(seconds)
             if self._ring is not None:
                 self._ring.sent(batch, requests, arrived)
         if self._timings is not None:

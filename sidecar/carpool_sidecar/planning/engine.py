@@ -118,11 +118,11 @@ class _Run:
 
     def _arrive(self, _: None) -> None:
         kind = self._workload.request
-        rows, timeout, size, key = kind
+        rows, timeout, size, key, priority = kind
         pod = self._balancer.pick()
-        outcome = Outcome(self.now, math.inf if timeout is None else self.now + timeout, pod)
+        outcome = Outcome(self.now, math.inf if timeout is None else self.now + timeout, pod, rows, priority)
         self.outcomes.append(outcome)
-        self.pods[pod].submit(messages.Request(key, rows, size, kind, outcome, timeout))
+        self.pods[pod].submit(messages.Request(key, rows, size, kind, outcome, timeout, priority=priority))
         following = self._workload.after_arrival()
         if following is not None:
             self.at(following, self._arrive)
@@ -286,15 +286,20 @@ class Outcome:
 
     `finished` is when it was answered or refused, infinity as long as neither has happened; `left` is when its first
     rows went to the predictor, infinity if they never did; `batch_rows` is the size of the batch that completed it.
-    `read` is when the sidecar took notice of it: a busy core does so later than it arrived.
+    `read` is when the sidecar took notice of it: a busy core does so later than it arrived. `rows` and `priority` are
+    its own.
     """
 
-    __slots__ = ("arrived", "batch_rows", "deadline", "finished", "left", "pod", "read", "refused")
+    __slots__ = (
+        "arrived", "batch_rows", "deadline", "finished", "left", "pod", "priority", "read", "refused", "rows"
+    )  # fmt: skip
 
-    def __init__(self, arrived: float, deadline: float, pod: int) -> None:
+    def __init__(self, arrived: float, deadline: float, pod: int, rows: int = 1, priority: int = 0) -> None:
         self.arrived = self.read = arrived
         self.deadline = deadline
         self.pod = pod
+        self.rows = rows
+        self.priority = priority
         self.finished = self.left = math.inf
         self.refused: str | None = None
         self.batch_rows = 0

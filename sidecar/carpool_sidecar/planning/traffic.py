@@ -12,12 +12,13 @@ from typing import NamedTuple, Protocol
 
 
 class RequestKind(NamedTuple):
-    """What a request has: a number of instances, seconds its caller waits (None: forever), bytes, and a batch key."""
+    """What a request has: instances, seconds its caller waits (None: forever), bytes, a batch key, and its level."""
 
     rows: int = 1
     timeout: float | None = None
     size: int = 0
     key: Hashable = "key"
+    priority: int = 0
 
 
 ONE = RequestKind()

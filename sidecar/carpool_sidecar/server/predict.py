@@ -69,6 +69,7 @@ class PredictRules:
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
         self._forwarded = [(istr(header.name), header) for header in chosen.forwarded]
+        self._priority = istr(chosen.priority_header)
         base = yarl.URL.build(scheme="http", host=chosen.component_host, port=chosen.component_port)
         self._predictor_host = base.host_port_subcomponent  # as a batch's Host header has it
         self._goes_by_rpc = chosen.upstream == "triton-grpc"
@@ -82,8 +83,9 @@ class PredictRules:
 
     @property
     def looked_at(self) -> frozenset[str]:
-        """The headers, in lower case, that may decide about a request's route, key or deadline."""
+        """The headers, in lower case, that may decide about a request's route, key, deadline or priority."""
         own = {str(name).lower() for name, _ in [*self._v1_headers, *self._forwarded]}
+        own |= {str(self._priority)} if self._priority else set()
         return frozenset({_TIMEOUT.lower(), *own, *self.routes.looked_at})
 
     # --- what is accepted --------------------------------------------------------------------------------------
@@ -129,6 +131,7 @@ class PredictRules:
             says_so=match.says_so,
             forwarded=self._along(headers, match) if self._forwarded else (),
             host=headers.get(hdrs.HOST),
+            priority=calls.level(self._priority, _value(headers, self._priority)) if self._priority else 0,
         )
 
     def _along(self, headers: MultiMapping[str], match: routes.Match) -> Sequence[tuple[shared_names.Forwarded, str]]:

@@ -131,6 +131,7 @@ class _Plan(NamedTuple):
     coding: str | None
     forwarded: Sequence[tuple[shared_names.Forwarded, str]]
     host: str | None
+    priority: int
 
 
 class Reader:
@@ -176,7 +177,7 @@ class Reader:
         plan = self._plans.get(matter) or self._plan(matter)
         if plan is None:
             return None
-        match, route, target, headers, timeout, coding, forwarded, host = plan
+        match, route, target, headers, timeout, coding, forwarded, host, priority = plan
         if route is None:
             route = self._route(match, timeout is not None)
             if route is None:
@@ -184,7 +185,7 @@ class Reader:
         size_of_json = int(json_size) if json_size is not None and match.protocol == "v2" else None
         told = (
             route, target, headers, timeout, request_id, traceparent, tracestate, size_of_json, caller, coding,
-            match.says_so, forwarded, host,
+            match.says_so, forwarded, host, priority,
         )  # fmt: skip
         head = tuple.__new__(calls.Head, told)  # past its constructor, which costs more
         return len(text), int(length), head
@@ -242,7 +243,9 @@ class Reader:
             raise
         is_lasting = route.watched is None
         lasting = route if is_lasting else None
-        return _Plan(match, lasting, head.target, head.headers, head.timeout, coding, head.forwarded, head.host)
+        return _Plan(
+            match, lasting, head.target, head.headers, head.timeout, coding, head.forwarded, head.host, head.priority
+        )
 
     def _route(self, match: routes.Match, has_deadline: bool) -> calls.Route | None:
         try:

@@ -41,6 +41,7 @@ class CallHead(NamedTuple):
     tracestate: str | None
     forwarded_for: str | None
     forwarded: Sequence[tuple[shared_names.Forwarded, str]]
+    priority: int
     fields: headers.Headers
 
     @property
@@ -59,14 +60,17 @@ def is_grpc(content_type: bytes) -> bool:
 class HeadReader:
     """Reads the fields of calls. `key_headers` are the names, in lower case, of those that belong to the batch key.
 
-    `forwarded` go along with the batch beside the key.
+    `forwarded` go along with the batch beside the key; `priority` is the name of the one that tells a call's level.
     """
 
     # State: heads by their fields; and by what the decoder made of them, of calls that may be answered.
-    def __init__(self, key_headers: Sequence[str], forwarded: Sequence[shared_names.Forwarded] = ()) -> None:
+    def __init__(
+        self, key_headers: Sequence[str], forwarded: Sequence[shared_names.Forwarded] = (), priority: str = ""
+    ) -> None:
         names = [name for name in key_headers if name != "content-type"]
         self._shared = {name.encode(): name.title() for name in names}
         self._forwarded = [(header.name.encode(), header) for header in forwarded]
+        self._priority = priority
         self._known: caches.Cache[headers.Headers, CallHead] = caches.Cache("grpc_heads", _MOST_BYTES, _LONGEST_KNOWN)
         self._taken: caches.Cache[int, tuple[headers.Head, CallHead]] = caches.Cache(
             "grpc_heads", _MOST_BYTES, _LONGEST_KNOWN
@@ -111,6 +115,7 @@ class HeadReader:
             _text(found, b"tracestate"),
             found.get(b"x-forwarded-for", b"").decode("latin-1") or None,
             [(header, text) for name, header in self._forwarded if (text := _text(found, name)) is not None],
+            calls.level(self._priority, _text(found, self._priority.encode())) if self._priority else 0,
             fields,
         )
 

@@ -60,7 +60,7 @@ class GrpcPort:
         self._service = service.GrpcService(
             models, self._passthrough, calls_driver, life, counters, bodies, report,
             lambda: int(bounds.max_queue_instances), chosen.key_headers, timings, clock, worked,
-            chosen.forwarded,
+            chosen.forwarded, chosen.priority_header,
         )  # fmt: skip
         self.server = server.Server(
             self._service,

@@ -49,6 +49,7 @@ class GrpcService:
         clock: Callable[[], float] = time.monotonic,
         worked: turns.Turns | None = None,
         forwarded: Sequence[shared_names.Forwarded] = (),
+        priority: str = "",
     ) -> None:
         self._timings = timings
         self.models = models
@@ -61,7 +62,7 @@ class GrpcService:
         self.timeouts = arrivals.MessageTimeouts(limits, report)
         self.turns = worked or turns.Turns(report)
         self.max_rows = max_rows
-        self._heads = heads.HeadReader(key_headers, forwarded)
+        self._heads = heads.HeadReader(key_headers, forwarded, priority)
         self._latest = ("", b"")
         self._about: calls.Head | None = None
         self._about_head: heads.CallHead | None = None
@@ -75,7 +76,7 @@ class GrpcService:
             return about
         about = calls.Head(
             route, tensors.MODEL_INFER, head.shared, timeout, head.request_id, head.traceparent, head.tracestate, None,
-            head.forwarded_for, forwarded=head.forwarded,
+            head.forwarded_for, forwarded=head.forwarded, priority=head.priority,
         )  # fmt: skip
         if timeout is None:
             self._about, self._about_head = about, head
