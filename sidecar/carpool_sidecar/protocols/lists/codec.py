@@ -17,7 +17,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import forms, incremental_scan, interface, json_rows, steps, v1
-from carpool_sidecar.protocols.lists import answers, members, places, rules
+from carpool_sidecar.protocols.lists import answers, places, rules
 
 AVOID_SECONDS = 60.0
 """For so long requests of a key are not batched after an answer that did not have the batch's rows."""
@@ -361,7 +361,7 @@ class Codec:
             kind = _TOKENS
         told: Hashable = forms.ANY
         if rule.same_members:
-            told = members.of(rows)
+            told = forms.of_table(rows)
         elif not self._mixes:
             told = json_rows.form(rows, value)
         return Column(rows, value[1:-1], kind, told), answers.ResponseFormat.LIST
@@ -394,7 +394,7 @@ class Codec:
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
         told: Hashable = forms.ANY
         if rule.same_members:
-            told = members.of([row])
+            told = forms.of_table([row])
         elif not self._mixes:
             told = forms.of(b"[%b]" % value)
         return Column((row,), value, _TOKENS if kind == "list" else kind, told, False), form
