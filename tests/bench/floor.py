@@ -27,6 +27,7 @@ from carpool.scheduling import messages, scheduler, window
 from carpool_sidecar import config, drain, metrics
 from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
+from carpool_sidecar.protocols import steps as in_steps
 from carpool_sidecar.server import data_port, predict, responses
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads, requests
@@ -170,7 +171,7 @@ def steps() -> list[tuple[str, float]]:
     )
     renderer = responses.Predictions(rules.dialect)
     answer = interface.UpstreamResponse(b'{"predictions":[[5.1,3.5,1.4,0.2]]}', {})
-    pieces = [messages.Piece(0, "0" * 36, v1.parse_answer(answer).rows)]
+    pieces = [messages.Piece(0, "0" * 36, in_steps.at_once(v1.parse_answer(answer)).rows)]
     large = bodies.exact(_LARGE)
     parts = [large[at : at + 262_144] for at in range(0, len(large), 262_144)]
     rows = msgspec.json.Decoder(list[msgspec.Raw])

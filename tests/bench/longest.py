@@ -82,11 +82,7 @@ def batch_of(codec: Any, large: Any, small: Any, answer: bytes, headers: dict[by
     yield at_once("copied into one", lambda: b"".join(call.body))
     reply = interface.UpstreamResponse(answer, headers)
     call.read(reply)  # so that its text is known
-    read_in_steps = call.read_in_steps
-    if read_in_steps is None:
-        read = at_once("answer read", lambda: call.read(reply))
-    else:
-        read = in_steps("answer read", lambda: read_in_steps(reply))
+    read = in_steps("answer read", lambda: call.read_in_steps(reply))
     yield read
     share = [messages.Piece(0, "batch", read.result.rows[0 : large.row_count])]
     yield at_once("answer written", lambda: b"".join(large.response_format.render(share).body))

@@ -95,9 +95,7 @@ class Desk:
         """Each part's share of what a call is answered."""
         call = self.call(verdicts, parts)
         response = interface.UpstreamResponse(answer, {b"content-type": b"application/json"})
-        found = (
-            steps.at_once(call.read_in_steps(response)) if self.in_steps and call.read_in_steps else call.read(response)
-        )
+        found = call.read(response)
         assert len(found.rows) == sum(stop - start for _, start, stop in parts)
         pieces, at = [], 0
         for _, start, stop in parts:

@@ -18,13 +18,16 @@ HALF = "\ud83d"
 
 
 def answered(body: bytes, *kept: str) -> interface.BatchPredictions:
-    """What is read of an answer, which is the same at once and in steps."""
+    """What is read of an answer, which is the same if it is small and if it is large."""
     names = v1.KeptMembers(kept) if kept else None
     response = interface.UpstreamResponse(body, {})
-    at_once, in_steps = v1.parse_answer(response, names), steps.at_once(v1.read_in_steps(response, names))
-    assert (at_once.list_name, at_once.members) == (in_steps.list_name, in_steps.members)
-    assert rows_of(at_once) == rows_of(in_steps)
-    return at_once
+    small = steps.at_once(v1.parse_answer(response, names))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interface, "LARGE_ANSWER", 0)
+        large = steps.at_once(v1.parse_answer(response, names))
+    assert (small.list_name, small.members) == (large.list_name, large.members)
+    assert rows_of(small) == rows_of(large)
+    return small
 
 
 def asked(body: bytes, size: int = 4000) -> v1.Payload:
@@ -94,9 +97,8 @@ def test_members_that_each_caller_gets_are_kept_as_they_were_written() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_answer_all_the_same_is_the_predictors_fault(body: bytes) -> None:
-    for read in (v1.parse_answer, lambda response: steps.at_once(v1.read_in_steps(response))):
-        with pytest.raises(errors.UpstreamBroken):
-            read(interface.UpstreamResponse(body, {}))
+    with pytest.raises(errors.UpstreamBroken):
+        answered(body)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_refused_request_is_told_what_is_wrong(body: bytes, words: str) -> Non
 )
 def test_an_answer_that_is_none_is_told_apart(body: bytes, words: str) -> None:
     with pytest.raises(errors.UpstreamBroken, match=words):
-        v1.parse_answer(interface.UpstreamResponse(body, {}))
+        answered(body)
 
 
 def test_too_many_rows_are_refused_with_half_characters_as_well() -> None:

@@ -148,9 +148,9 @@ def seen(payload):
     return payload.list_name, bytes(text), rows, payload.others, payload.key
 
 
-def read(body, how):
+def read(body):
     try:
-        found = how(interface.UpstreamResponse(body, {}))
+        found = steps.at_once(v1.parse_answer(interface.UpstreamResponse(body, {})))
     except errors.CarpoolError as error:
         return str(error)
     return found.list_name, [bytes(row) for row in found.rows], found.members
@@ -225,8 +225,11 @@ def test_in_steps_the_same_comes_of_a_request_as_at_once(body):
 @settings(max_examples=400)
 @example(body=b'{"predictions":[1,-2.5e3][}')
 @given(body=bodies() | broken())
-def test_in_steps_the_same_comes_of_an_answer_as_at_once(body):
-    assert read(body, lambda response: steps.at_once(v1.read_in_steps(response))) == read(body, v1.parse_answer)
+def test_of_a_large_answer_comes_the_same_as_of_a_small_one(body):
+    small = read(body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interface, "LARGE_ANSWER", 0)
+        assert read(body) == small
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])

@@ -114,9 +114,8 @@ def test_an_answer_over_grpc(rows: list[list[bytes]], is_cut: bool) -> None:
     whole = asked(made.parse(request.SerializeToString(), 100))
     halves: Any = [messages.Part(whole, 0, 1), messages.Part(whole, 1, len(rows))]
     call = made.merge("b", "t", halves)
-    assert call.read_in_steps is not None
-    reply, read_in_steps = interface.UpstreamResponse(message.SerializeToString(), {}), call.read_in_steps
-    answers = [told(lambda: call.read(reply)), told(lambda: steps.at_once(read_in_steps(reply)))]
+    reply = interface.UpstreamResponse(message.SerializeToString(), {})
+    answers = [told(lambda: call.read(reply)), told(lambda: call.read(reply))]
     found = [each if isinstance(each[0], type) else bytes(each.rows.message.cut(0, 0, len(rows))) for each in answers]
     assert found[0] == found[1]
 
@@ -252,9 +251,7 @@ def test_an_answer_in_v2_json(data: st.DataObject, rows: int, width: int, wants_
     call = made.merge("b", "t", parts)
     told(lambda: call.read(interface.UpstreamResponse(body % (ident, rows, width, b"%a" % ([1] * (rows * width))), {})))
     reply = interface.UpstreamResponse(body % (ident, rows, width, data.draw(data_of_v2(rows, width)).encode()), {})
-    read_in_steps = call.read_in_steps
-    assert read_in_steps is not None
-    found = [told(lambda: call.read(reply)), told(lambda: steps.at_once(read_in_steps(reply)))]
+    found = [told(lambda: call.read(reply)), told(lambda: call.read(reply))]
     seen = [each if isinstance(each[0], type) else _rendered(payloads, each) for each in found]
     assert seen[0] == seen[1]
 
@@ -268,9 +265,7 @@ def test_an_answer_in_v2_json_with_an_output_that_lacks_its_data() -> None:
         b'{"name":"z","datatype":"FP32","shape":[2,1],"parameters":{"binary_data_size":8}}]}',
         {},
     )
-    read_in_steps = call.read_in_steps
-    assert read_in_steps is not None
-    found = [told(lambda: call.read(reply)), told(lambda: steps.at_once(read_in_steps(reply)))]  # it is known by then
+    found = [told(lambda: call.read(reply)), told(lambda: call.read(reply))]  # it is known by then
     assert found[0] == found[1]
     assert found[0][0] is errors.UpstreamBroken
 
@@ -313,11 +308,8 @@ def test_lists_over_grpc_are_written_the_same(
         answer.raw_output_contents.append(v2.pack(flat) if kind.size is None else struct.pack(f"<6{kind.code}", *flat))
     parts: Any = [messages.Part(asked(each), 0, 1) for each in payloads]
     call = made.merge("b", "t", parts)
-    reply, read_in_steps = interface.UpstreamResponse(answer.SerializeToString(), {}), call.read_in_steps
-    assert read_in_steps is not None
-    at_once, in_steps = _rendered(payloads, call.read(reply)), _rendered(payloads, steps.at_once(read_in_steps(reply)))
-    assert in_steps == at_once
-    for row, payload, written in zip(rows, payloads, in_steps, strict=True):
+    reply = interface.UpstreamResponse(answer.SerializeToString(), {})
+    for row, payload, written in zip(rows, payloads, _rendered(payloads, call.read(reply)), strict=True):
         (output,) = service_pb2.ModelInferResponse.FromString(written).outputs
         has_lists = is_listed or payload.response_format.wants_lists
         assert list(getattr(output.contents, field)) == (row if has_lists else [])

@@ -10,11 +10,11 @@ from hypothesis import given
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, v1
+from carpool_sidecar.protocols import interface, steps, v1
 
 
 def parsed(body):
-    return v1.parse_answer(interface.UpstreamResponse(body, {}))
+    return steps.at_once(v1.parse_answer(interface.UpstreamResponse(body, {})))
 
 
 def rows_of(answer):

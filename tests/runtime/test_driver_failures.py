@@ -228,10 +228,10 @@ class _Unshareable(v1.Codec):
         call = v1.merge(batch_id, target, parts)
 
         def read(reply):
-            answer = call.read(reply)
+            answer = yield from call.read_in_steps(reply)
             return answer._replace(rows=self.Rows(answer.rows))
 
-        return call._replace(read=read)
+        return call._replace(read_in_steps=read)
 
 
 def _raise(outcome):

@@ -99,7 +99,7 @@ class Executor:
                     self._rules.judge(reply, route.doubtful, batch.rows)
                     if route.rejected is not None and len(batch.parts) > 1:
                         route.rejected()
-            elif call.read_in_steps is not None and len(reply.body) >= interface.LARGE_ANSWER:
+            elif len(reply.body) >= interface.LARGE_ANSWER:
                 told = functools.partial(self._read, batch, done)
                 out.work = self._turns.start(call.read_in_steps(reply), told)
                 return

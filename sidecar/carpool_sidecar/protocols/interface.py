@@ -87,32 +87,28 @@ class WholeResponse:
         return self
 
 
-def read_whole(list_name: bytes, row_count: int, response: UpstreamResponse) -> BatchPredictions:
-    """The predictions of a response that is passed on as it came."""
+def read_whole(list_name: bytes, row_count: int, response: UpstreamResponse) -> steps.Steps[BatchPredictions]:
+    """The predictions of a response that is passed on as it came, in no step at all."""
+    yield from ()
     return BatchPredictions(list_name, WholeResponse(response, row_count))
-
-
-def read_at_once(
-    read: Callable[[UpstreamResponse], steps.Steps[BatchPredictions]], response: UpstreamResponse
-) -> BatchPredictions:
-    """What a reader in steps finds in a small response."""
-    return steps.at_once(read(response))
 
 
 class UpstreamRequest(NamedTuple):
     """One call to the predictor.
 
-    `headers` are the message's own and stand for those of the same name that its members share. `read` finds the rows
-    in the answer; it raises `errors.UpstreamBroken` for what is no answer to this call, so that nothing can be wrong
-    with the shares any more. `read_in_steps` does the same for an answer of `LARGE_ANSWER` bytes and more; None if even
-    that takes no time.
+    `headers` are the message's own and stand for those of the same name that its members share. `read_in_steps` finds
+    the rows in the answer; it raises `errors.UpstreamBroken` for what is no answer to this call, so that nothing can be
+    wrong with the shares any more.
     """
 
     target: str
     headers: Headers
     body: Pieces
-    read: Callable[[UpstreamResponse], BatchPredictions]
-    read_in_steps: Callable[[UpstreamResponse], steps.Steps[BatchPredictions]] | None = None
+    read_in_steps: Callable[[UpstreamResponse], steps.Steps[BatchPredictions]]
+
+    def read(self, response: UpstreamResponse) -> BatchPredictions:
+        """The same, at once: for an answer of less than `LARGE_ANSWER` bytes."""
+        return steps.at_once(self.read_in_steps(response))
 
 
 class RenderedResponse(NamedTuple):

@@ -186,17 +186,16 @@ def merge(
     payload that travels whole and alone goes as it came. `kept` are for `parse_answer`. Raises `errors.NotMergeable`
     for a part of a request with rows of several forms beside others.
     """
-    read: Callable[[interface.UpstreamResponse], interface.BatchPredictions] = parse_answer
-    in_steps: Callable[[interface.UpstreamResponse], steps.Steps[interface.BatchPredictions]] = read_in_steps
+    read: Callable[[interface.UpstreamResponse], steps.Steps[interface.BatchPredictions]] = parse_answer
     if kept is not None:
-        read, in_steps = functools.partial(parse_answer, kept=kept), functools.partial(read_in_steps, kept=kept)
+        read = functools.partial(parse_answer, kept=kept)
     pieces: list[bytes | memoryview] = []
     for request, start, stop in parts:
         payload: Payload = request.payload
         is_whole = stop - start == len(payload.rows)
         if is_whole and len(parts) == 1:
             whole = [payload.body] if payload.parts is None else payload.parts.between(0, payload.parts.size)
-            return interface.UpstreamRequest(target, (), whole, read, in_steps)
+            return interface.UpstreamRequest(target, (), whole, read)
         if pieces:
             pieces.append(b",")
         else:
@@ -214,10 +213,12 @@ def merge(
     if not pieces:
         raise ValueError("a batch needs at least one part")
     pieces.append(b"]}")
-    return interface.UpstreamRequest(target, (), pieces, read, in_steps)
+    return interface.UpstreamRequest(target, (), pieces, read)
 
 
-def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None = None) -> interface.BatchPredictions:
+def parse_answer(
+    response: interface.UpstreamResponse, kept: KeptMembers | None = None
+) -> steps.Steps[interface.BatchPredictions]:
     """Find the predictions in a predict response.
 
     Raises `errors.UpstreamBroken` for anything but a JSON object with a list `predictions` (or TensorFlow
@@ -225,7 +226,9 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
     are and however often they are there. Of several of one name the last counts, as with most JSON parsers.
     """
     body = response.body
-    only = _only_member(body, b"predictions", _USUAL_ANSWER, _ONLY_ANSWER_MEMBER) if body.isascii() else None
+    only = None
+    if len(body) < interface.LARGE_ANSWER and body.isascii():
+        only = _only_member(body, b"predictions", _USUAL_ANSWER, _ONLY_ANSWER_MEMBER)
     if only is not None:
         name, start, stop = only
         is_short = stop - start < json_rows.WORTH_A_LOOK
@@ -234,14 +237,6 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
             return interface.BatchPredictions(name, rows)
         except (msgspec.DecodeError, RecursionError):
             pass  # as in a request
-    return steps.at_once(read_in_steps(response, kept))
-
-
-def read_in_steps(
-    response: interface.UpstreamResponse, kept: KeptMembers | None = None
-) -> steps.Steps[interface.BatchPredictions]:
-    """The same for any answer, in steps."""
-    body = response.body
     try:
         if not body.isascii():
             yield from json_rows.check_utf8_in_steps(body)

@@ -9,7 +9,7 @@ import pytest
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models, steps
+from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_http import codec, json_lists
 from tests.protocols.v2_http.callers import BINARY_ASKED, in_binary, in_json, merged, output, parts_of, reply_of
 
@@ -25,11 +25,10 @@ def seen(payload: Any) -> Any:
 
 
 def answers(spoken: codec.Codec, parts: list[messages.Part], reply: interface.UpstreamResponse) -> list[bytes]:
-    """What each caller is written, the same at once and in steps."""
+    """What each caller is written, the same the first time and the second."""
     call = spoken.merge("the-batch", "/t", parts)
-    assert call.read_in_steps is not None
     found = []
-    for answer in (call.read(reply), steps.at_once(call.read_in_steps(reply))):
+    for answer in (call.read(reply), call.read(reply)):
         at, texts = 0, []
         for part in parts:
             stop = at + part.stop - part.start

@@ -197,16 +197,10 @@ class Codec:
             pieces[-1] = b"]"
         pieces.append(template.texts[-1])
         shares = answers.Shares.of(parts) if template.rule.shared else answers.Shares.counted(parts)
-        about = template.rule, first.key, shares
-        read_in_steps = functools.partial(self._read_in_steps, *about)
-        return interface.UpstreamRequest(target, (), pieces, functools.partial(self._read, *about), read_in_steps)
+        read = functools.partial(self._read, template.rule, first.key, shares)
+        return interface.UpstreamRequest(target, (), pieces, read)
 
     def _read(
-        self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
-    ) -> interface.BatchPredictions:
-        return steps.at_once(self._read_in_steps(rule, key, shares, response))
-
-    def _read_in_steps(
         self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
     ) -> steps.Steps[interface.BatchPredictions]:
         try:

@@ -156,9 +156,7 @@ class Codec(Generic[M]):
             data = b"".join([payload.columns[place].cut(start, stop) for payload, start, stop in ranges])
             tensors.append(models.Tensor(column.name, column.datatype, (*before, *column.shape), data))
         to, headers, body = self._transport.write_request(batch_id, self._name, tensors, outputs)
-        in_steps = functools.partial(self._read, outputs, rows, shares)
-        at_once = functools.partial(interface.read_at_once, in_steps)
-        return interface.UpstreamRequest(to, headers, body, at_once, in_steps)
+        return interface.UpstreamRequest(to, headers, body, functools.partial(self._read, outputs, rows, shares))
 
     def _read(
         self, outputs: Sequence[str], rows: int | None, shares: Shares, reply: interface.UpstreamResponse

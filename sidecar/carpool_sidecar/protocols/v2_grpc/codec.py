@@ -198,8 +198,7 @@ class Codec:
             pieces += data
         forms = [part.request.payload.response_format for part in parts]
         in_steps = functools.partial(self._read, sizes, forms, cut)
-        at_once = functools.partial(interface.read_at_once, in_steps)
-        return interface.UpstreamRequest(target, (), pieces, at_once, in_steps)
+        return interface.UpstreamRequest(target, (), pieces, in_steps)
 
     def _read(
         self,

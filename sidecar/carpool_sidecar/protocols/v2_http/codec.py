@@ -70,8 +70,7 @@ class Codec:
                 return interface.UpstreamRequest(target, framing.headers(payload.json_size), (payload.body,), read)
         headers, body, slots = _merge(batch_id, parts)
         in_steps = functools.partial(self._answers.read, slots)
-        at_once = functools.partial(interface.read_at_once, in_steps)
-        return interface.UpstreamRequest(target, headers, body, at_once, in_steps)
+        return interface.UpstreamRequest(target, headers, body, in_steps)
 
 
 # --- parsing ----------------------------------------------------------------------------------------------------
