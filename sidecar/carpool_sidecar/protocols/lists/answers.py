@@ -14,7 +14,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import caches, errors
-from carpool_sidecar.protocols import beyond_json, incremental_scan, interface, json_members, json_rows, steps
+from carpool_sidecar.protocols import beyond_json, frames, incremental_scan, interface, json_members, json_rows, steps
 from carpool_sidecar.protocols.lists import counts, places, rules
 
 LIST_NAME = b"rows"
@@ -23,8 +23,6 @@ PRORATED = ("carpool-usage", "prorated")
 """Tells a caller that numbers of its answer are its share of the batch's, by bytes."""
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
-_LAST_DIGITS = re.compile(rb"(?:0|[1-9][0-9]*)\Z")
-_LONGEST_NUMBER = 18
 _LONGEST_OUTLINE = 64 * 1024
 _OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
@@ -255,45 +253,31 @@ class Outline:
 
     @property
     def can_be_matched(self) -> bool:
-        """Whether the only list comes first, with little text around, all of which is here."""
-        comes_first = list(self.brackets) == [self.names[0]]
-        return comes_first and self.is_whole and sum(map(len, self.texts)) <= _LONGEST_OUTLINE
+        """Whether there is little text around the values, all of which is here."""
+        return self.is_whole and sum(map(len, self.texts)) <= _LONGEST_OUTLINE
 
     def match(self, body: bytes) -> steps.Steps[Found | None]:
         """What is in a body that is like this one; None for another body."""
-        frame = self._frame(body)
-        if frame is None:
-            return None
-        start, end, totals = frame
-        try:
-            rows = yield from incremental_scan.list_in_steps(body, body, start, end)
-        except msgspec.DecodeError:
-            return None  # it ends so by chance, or is malformed
-        brackets = _brackets(body, start, end, rows) if len(rows) > 1 else self.brackets[self.names[0]]
-        alike = brackets == self.brackets[self.names[0]]
-        outline = self if alike else Outline(self.texts, self.names, {self.names[0]: brackets})
-        return Found(outline, {self.names[0]: rows}, totals)
-
-    def _frame(self, body: bytes) -> tuple[int, int, dict[Name, int]] | None:
-        """Where the list begins and ends in a body that is like this one but for its rows, and its numbers."""
-        before, *_ = self.texts
-        if not body.startswith(before):
-            return None
-        end, totals = len(body), dict[Name, int]()
-        for place in range(len(self.texts) - 1, 0, -1):
-            text = self.texts[place]
-            if not body.endswith(text, 0, end):
-                return None
-            end -= len(text)
-            if place > 1:
-                digits = _LAST_DIGITS.search(body, max(0, end - _LONGEST_NUMBER), end)
-                if digits is None:
+        rows: dict[Name, Sequence[bytes | msgspec.Raw]] = {}
+        brackets: dict[Name, Brackets] = {}
+        totals: dict[Name, int] = {}
+        for name, (start, end) in zip(self.names, frames.gaps(self.texts, body, 0, len(body)) or (), strict=False):
+            if name not in self.brackets:
+                if not _WHOLE_NUMBER.fullmatch(body, start, end):
                     return None
-                name, end = self.names[place - 1], digits.start()
-                totals[name] = int(digits[0])
-        if end - len(before) < 2 or body[len(before)] != _OPENING or body[end - 1] != _CLOSING:
-            return None  # white space there is not the list's
-        return len(before), end, totals
+                totals[name] = int(body[start:end])
+                continue
+            if end - start < 2 or body[start] != _OPENING or body[end - 1] != _CLOSING:
+                return None  # white space there is not the list's
+            try:
+                rows[name] = yield from incremental_scan.list_in_steps(body, body, start, end)
+            except msgspec.DecodeError:
+                return None  # it ends so by chance, or is malformed
+            brackets[name] = _brackets(body, start, end, rows[name], self.brackets[name])
+        if not rows:
+            return None
+        outline = self if brackets == self.brackets else Outline(self.texts, self.names, brackets)
+        return Found(outline, rows, totals)
 
 
 class Found(NamedTuple):
@@ -304,10 +288,12 @@ class Found(NamedTuple):
     totals: Mapping[Name, int]
 
 
-def _brackets(body: bytes, start: int, stop: int, rows: Sequence[bytes | msgspec.Raw]) -> Brackets:
-    """How the list from `start` to before `stop` is written."""
+def _brackets(
+    body: bytes, start: int, stop: int, rows: Sequence[bytes | msgspec.Raw], usual: Brackets = _BARE
+) -> Brackets:
+    """How the list from `start` to before `stop` is written; one with a single row does not tell that."""
     if len(rows) < 2:
-        return Brackets()
+        return usual
     first = _skip(body, start + 1)
     end = first + len(rows[0])
     second = _skip(body, end)

@@ -16,7 +16,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import forms, incremental_scan, interface, json_rows, steps, v1
+from carpool_sidecar.protocols import forms, frames, incremental_scan, interface, json_rows, steps, v1
 from carpool_sidecar.protocols.lists import answers, places, rules
 
 AVOID_SECONDS = 60.0
@@ -61,21 +61,30 @@ class Column(NamedTuple):
 
 
 class Template:
-    """What stands around the rows of a request: `texts` in a merged call; `before` and `after` in the request itself.
+    """What stands around the lists of a request: `texts` in a merged call; `around` them in the request itself.
 
-    Only a request with one list has the latter two. `takes_single` says that a value that is no list may stand for one.
+    `along` says of each list whether it goes along others, `main` which is the first that does not. `takes_single` says
+    that a value that is no list may stand for the only one.
     """
 
-    __slots__ = ("_keys", "after", "before", "rule", "size", "takes_single", "texts")
+    __slots__ = ("_keys", "after", "along", "around", "before", "main", "rule", "size", "takes_single", "texts")
 
     def __init__(
-        self, rule: rules.Rule, texts: tuple[bytes, ...], before: bytes, after: bytes, takes_single: bool
+        self,
+        rule: rules.Rule,
+        texts: tuple[bytes, ...],
+        around: tuple[bytes, ...],
+        along: tuple[bool, ...],
+        takes_single: bool,
     ) -> None:
         self.rule = rule
         self.texts = texts
-        self.before = before
-        self.after = after
-        self.size = len(before) + len(after)
+        self.around = around
+        self.before = around[0]
+        self.after = around[-1]
+        self.size = sum(map(len, around))
+        self.along = along
+        self.main = along.index(False)
         self.takes_single = takes_single
         self._keys: dict[Hashable, Hashable] = {}
 
@@ -95,12 +104,12 @@ class Payload(interface.KeepsBody):
     __slots__ = ("columns", "main", "template")
 
     def __init__(
-        self, template: Template, body: bytes, columns: tuple[Column, ...], form: answers.ResponseFormat, main: int = 0
+        self, template: Template, body: bytes, columns: tuple[Column, ...], form: answers.ResponseFormat
     ) -> None:
         self.template = template
         self.body = body
         self.columns = columns
-        self.main = columns[main]
+        self.main = columns[template.main]
         self.row_count = len(self.main.rows)
         self.key = template.key(tuple([(column.kind, column.form) for column in columns]))
         self.response_format = form
@@ -232,18 +241,36 @@ class Codec:
         for number, template in enumerate(self._templates):
             if len(body) <= template.size or not (body.startswith(template.before) and body.endswith(template.after)):
                 continue
-            value = body[len(template.before) : len(body) - len(template.after)]
+            form, columns = answers.ResponseFormat.LIST, None
             try:
-                column, form = self._column(template.rule, value, max_rows)
+                if len(template.along) > 1:
+                    columns = self._columns(template, body, max_rows)
+                else:
+                    value = body[len(template.before) : len(body) - len(template.after)]
+                    column, form = self._column(template.rule, value, max_rows)
+                    # An object may hold what the rules ask for, and this has only looked at the text around it.
+                    if column.is_list or (template.takes_single and column.kind != "object"):
+                        columns = (column,)
             except (msgspec.DecodeError, errors.Unbatchable):
                 continue  # something else begins and ends so, it is malformed, or another alternative has rows
-            # An object may hold what the rules ask for, and this has only looked at the text around it.
-            if not column.is_list and (column.kind == "object" or not template.takes_single):
+            if columns is None:
                 continue
             if number:
                 self._templates.insert(0, self._templates.pop(number))
-            return Payload(template, body, (column,), form)
+            return Payload(template, body, columns, form)
         return None
+
+    def _columns(self, template: Template, body: bytes, max_rows: int) -> tuple[Column, ...] | None:
+        """The lists of a body with the text of a template that has several, if they are lists of one length."""
+        places = frames.gaps(template.around, body, 0, len(body)) or ()
+        found: list[Column] = []
+        for is_along, (start, stop) in zip(template.along, places, strict=False):
+            value = body[start:stop]
+            if not (value.startswith(b"[") and value.endswith(b"]")):
+                return None
+            found.append(_along(value, max_rows) if is_along else self._column(template.rule, value, max_rows)[0])
+        are_lists = all(column.is_list for column in found)
+        return tuple(found) if are_lists and len({len(column.rows) for column in found}) == 1 else None
 
     def _parse_anew(self, body: bytes, max_rows: int) -> steps.Steps[Payload]:
         text = places.Text(body, max_rows, with_forms=not self._mixes)
@@ -292,10 +319,9 @@ class Codec:
                 if len({len(each.rows) for each in columns.values()}) > 1:
                     raise errors.Unbatchable(errors.NotBatched.SHAPE)
                 in_order = sorted(columns)
-                is_typical = refused.isdisjoint(spans)
-                template = self._template(rule, text, in_order, takes_single, is_typical)
-                listed = tuple([columns[span] for span in in_order])
-                return Payload(template, body, listed, form, in_order.index(spans[0]))
+                is_along = tuple([span in along for span in in_order])
+                template = self._template(rule, text, in_order, is_along, takes_single, refused.isdisjoint(spans))
+                return Payload(template, body, tuple([columns[span] for span in in_order]), form)
         raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
 
     def _template(
@@ -303,6 +329,7 @@ class Codec:
         rule: rules.Rule,
         text: places.Text,
         spans: Sequence[places.Span],
+        along: tuple[bool, ...],
         takes_single: bool,
         is_typical: bool,
     ) -> Template:
@@ -314,12 +341,10 @@ class Codec:
         if sum(map(len, around)) > _MAX_OTHERS:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         texts = _without(text, spans, rule.ignore) if rule.ignore else around
-        if len(around) > 2:
-            return Template(rule, texts, b"", b"", takes_single)
-        template = Template(rule, texts, around[0], around[1], takes_single)
+        template = Template(rule, texts, around, along, takes_single)
         if is_typical:
             for known in self._templates:
-                if known.rule is rule and (known.before, known.after) == (template.before, template.after):
+                if known.rule is rule and known.around == around:
                     return known
             self._templates.insert(0, template)
             del self._templates[_MOST_TEMPLATES:]

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from carpool_sidecar import caches, errors
-from carpool_sidecar.protocols import beyond_json, json_members, json_rows, steps, v2
+from carpool_sidecar.protocols import beyond_json, frames, json_members, json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import declarations, json_lists
 
 PLACEHOLDER: Final = b"0"
@@ -329,22 +329,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 
 def _between(pieces: tuple[bytes, ...], body: bytes, start: int, stop: int) -> list[v2.Data] | None:
     """What is between these pieces, if all else of the body is they; None otherwise."""
-    at, end = start + len(pieces[0]), stop - len(pieces[-1])
-    if not body.startswith(pieces[0], start) or not body.endswith(pieces[-1], start, stop):
-        return None
-    if len(pieces) == 1:
-        return [] if at == stop else None
-    found: list[v2.Data] = []
-    for piece in pieces[1:-1]:
-        edge = body.find(piece, at, end)
-        if edge < 0:
-            return None
-        found.append(json_lists.data_at(body, at, edge))
-        at = edge + len(piece)
-    if end < at:
-        return None
-    found.append(json_lists.data_at(body, at, end))
-    return found
+    gaps = frames.gaps(pieces, body, start, stop)
+    return None if gaps is None else [json_lists.data_at(body, at, end) for at, end in gaps]
 
 
 def _find(text: bytes, tensors: list[dict[str, msgspec.Raw]]) -> list[tuple[int, int]]:

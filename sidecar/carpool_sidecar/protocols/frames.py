@@ -1,0 +1,36 @@
+"""Messages whose text was seen before, but for what is in its gaps: rows, and what is counted for all of them.
+
+Clients and servers write the same text around their rows again and again, and one JSON value can stand in the place of
+any other. So what was understood of one message holds for each that has the same text before, between and after its
+gaps, if in each gap is one value of the kind that was there before; and nothing but the gaps has to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def gaps(texts: Sequence[bytes], body: bytes, start: int, stop: int) -> list[tuple[int, int]] | None:
+    """Where the gaps between these texts are in a body, which has all of them from `start` to before `stop`; else None.
+
+    What is in a gap has to be looked at: text like that between two gaps may be in the rows as well.
+    """
+    first, last = texts[0], texts[-1]
+    if not body.startswith(first, start, stop) or not body.endswith(last, start, stop):
+        return None
+    at, end = start + len(first), stop - len(last)
+    if len(texts) == 1:
+        return [] if at == stop else None
+    found: list[tuple[int, int]] = []
+    # From behind: what is counted mostly stands after the rows, and is small.
+    for place in range(len(texts) - 2, 0, -1):
+        edge = body.rfind(texts[place], at, end) if at <= end else -1
+        if edge < 0:
+            return None
+        found.append((edge + len(texts[place]), end))
+        end = edge
+    if at > end:
+        return None
+    found.append((at, end))
+    found.reverse()
+    return found
