@@ -1,8 +1,9 @@
 """What most parsers and writers of JSON take and write, and a strict one refuses: NaN, infinities, half characters.
 
 Python's json writes `NaN`, `Infinity` and `-Infinity` as bare words, and half of a surrogate pair (`"\\ud83d"`, a text
-that was cut within an emoji) as any other escape. Nothing here reads values, so all that is wanted of such a text is
-where its values begin and end: those are the places of the same values in a text of the same size that is JSON.
+that was cut within an emoji) as any other escape; RapidJSON takes `Inf` as well. Nothing here reads values, so all that
+is wanted of such a text is where its values begin and end: those are the places of the same values in a text of the
+same size that is JSON.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALVES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD]([89a-fA-F])([0-9a-fA-F]{2})"
 )
-_NOT_FINITE = re.compile(rb"NaN|Infinity")
+_NOT_FINITE = re.compile(rb"NaN|Inf")
 # Objects: what stood beside the word as part of it makes the text malformed still, and where a list has to be is none.
-_WORDS = tuple((word, b"{%b}" % (b" " * (len(word) - 2))) for word in (b"-Infinity", b"Infinity", b"-NaN", b"NaN"))
+_WORDS = tuple(
+    (word, b"{%b}" % (b" " * (len(word) - 2)))
+    for word in (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
+)
 _BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 
 

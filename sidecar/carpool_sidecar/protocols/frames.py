@@ -16,9 +16,11 @@ def gaps(texts: Sequence[bytes], body: bytes, start: int, stop: int) -> list[tup
     What is in a gap has to be looked at: text like that between two gaps may be in the rows as well.
     """
     first, last = texts[0], texts[-1]
+    at, end = start + len(first), stop - len(last)
     if not body.startswith(first, start, stop) or not body.endswith(last, start, stop):
         return None
-    at, end = start + len(first), stop - len(last)
+    if len(texts) == 2:
+        return [(at, end)] if at <= end else None
     if len(texts) == 1:
         return [] if at == stop else None
     found: list[tuple[int, int]] = []

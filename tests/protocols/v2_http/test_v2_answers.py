@@ -59,7 +59,7 @@ def test_outputs_without_the_batchs_rows_are_nobodys_and_told_of(spoken, uneven,
         (output('"data":[1]'), b""),
         (output('"data":[1,2,3]'), b""),
         (output('"data":[1,nan]'), b""),
-        (output('"data":["a",NaN]'), b""),
+        (output('"data":["a",NAN]'), b""),
         (output('"more":[1,2]'), b""),
         (output('"data":5'), b""),
         (output(sized(8)), b"1234567"),
@@ -105,7 +105,17 @@ def test_not_a_number_and_infinity_are_spliced_as_triton_takes_and_writes_them(s
     assert (first["id"], first["outputs"][0]["data"]) == ("NaN", [math.inf])
     assert math.isnan(second["outputs"][0]["data"][0])
     nested = share_out(parts, call.read(reply_of(output('"data":[[-Infinity],[NaN]]'))).rows)
-    assert nested[0][0]["outputs"][0]["data"] == [-math.inf]
+    assert nested[0][0]["outputs"][0]["data"] == [[-math.inf]]
+
+
+def test_not_a_number_stays_beside_texts_and_objects_as_in_v1_and_in_lists(spoken):
+    parts = parts_of(spoken, in_json('["NaN",NaN]'), in_json('[{"a":-Infinity}, 2 ]'))
+    call = spoken.merge("the-batch", TARGET, parts)
+    assert b'"data":["NaN",NaN,{"a":-Infinity}, 2 ]' in b"".join(call.body)
+    rows = call.read(reply_of(output('"data":["NaN",NaN]'))).rows
+    (first, _), (second, _) = share_out(parts, rows)
+    assert first["outputs"][0]["data"] == ["NaN"]
+    assert math.isnan(second["outputs"][0]["data"][0])
 
 
 def test_not_a_number_is_found_beside_names_that_look_like_one(spoken):

@@ -7,11 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, steps, v2
+from carpool_sidecar.protocols import interface, json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import declarations, framing, json_bodies, json_lists
 
 LIST_NAME: Final = b"outputs"
@@ -36,7 +34,9 @@ class AnswerTemplate(NamedTuple):
     outputs: tuple[declarations.Tensor, ...]
     others: bytes
     has_strings: bool
-    numbers: int = 0  # what a predictor writes is looked at closely
+    # What a predictor writes is looked at closely.
+    numbers: int = 0
+    counts: list[int] | None = None
 
 
 def learn(rest: json_bodies.Rest) -> AnswerTemplate:
@@ -129,10 +129,9 @@ class Column:
 
 
 def _texts(
-    text: v2.Data, looked: json_lists.Looked | None, rows: int, width: int
+    text: v2.Data, listed: json_rows.Rows | None, rows: int, width: int
 ) -> steps.Steps[tuple[list[bytes], bool]]:
-    """Each row of data in JSON, and whether rows are as they were written: the items of the list."""
-    listed = None if looked is None else looked.rows
+    """Each row of data in JSON, and whether rows are as written: items of the list, which may be `listed`."""
     found: list[bytes] = []
     if listed is not None and len(listed) == rows:
         group = max(1, rows * _GROUP // len(text))
@@ -145,10 +144,7 @@ def _texts(
         if len(found) == rows:
             return found, True
     elif text[1] in json_lists.BLANK_OR_LIST:
-        try:
-            found = json_lists.items(text)
-        except msgspec.MsgspecError:  # NaN or infinity is in it
-            found = []
+        found = json_lists.items(text)
         if len(found) == rows and _are_rows(found, width):
             return found, True
     return (yield from json_lists.rows(text, rows, width)), False
@@ -158,10 +154,10 @@ def _are_rows(texts: Sequence[bytes], width: int) -> bool:
     return all(text.startswith(b"[") and json_lists.count(text) == width for text in texts)
 
 
-Outputs = tuple[AnswerTemplate, list[v2.Data], declarations.Ends, Sequence[json_lists.Looked | None]]
+Outputs = tuple[AnswerTemplate, list[v2.Data], declarations.Ends, Sequence[json_rows.Rows | None]]
 """An answer taken apart: its outputs' data, which fill their shapes, and where rows of BYTES end.
 
-Of data in JSON, in order, the large ones were looked at; empty if there are none.
+Of data in JSON, in order, the items of large lists; empty if there are none.
 """
 
 
@@ -179,25 +175,25 @@ def outputs_of(
     stop = len(body) if size is None else size
     text = _without_id(body, stop)
     end = stop if text is body else len(text)
-    looked: Sequence[json_lists.Looked | None] = ()
+    rows: Sequence[json_rows.Rows | None] = ()
     try:
         known = splitter.match(text, end)
         if known is None:
-            template, _, listed, looked = yield from splitter.split(text, end)
+            template, _, listed, counts, rows = yield from splitter.split(text, end)
         else:
-            template, _, listed, _ = known
+            template, _, listed, counts, _ = known
         check(template)
         outputs = template.outputs
         ends: declarations.Ends = {}
         if template.has_strings:
             ends = yield from declarations.string_ends(outputs, body, stop)
-        filled = declarations.fill("output", outputs, body, stop, listed, looked, ends)
+        filled = declarations.fill("output", outputs, body, stop, listed, counts, ends)
         left = len(body) - stop - sum([what.size or 0 for what in outputs])
         if left:
             raise errors.BadRequest(f"{left} bytes are left over after the outputs' data")
     except (errors.BadRequest, errors.Unbatchable) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
-    return template, filled, ends, looked
+    return template, filled, ends, rows
 
 
 class Reader:
@@ -217,15 +213,15 @@ class Reader:
         """
         rows = slots[-1][2]
         check = functools.partial(self._check_rows, rows)
-        template, filled, ends, looked = yield from outputs_of(self._splitter, response, check)
+        template, filled, ends, items = yield from outputs_of(self._splitter, response, check)
         columns: list[Column] = []
         place = 0
         for number, (what, data) in enumerate(zip(template.outputs, filled, strict=True)):
             texts: list[bytes] = []
             is_nested = False
             if what.size is None:
-                seen = looked[place] if looked else None
-                texts, is_nested = yield from _texts(data, seen, rows, what.width)
+                listed = items[place] if items else None
+                texts, is_nested = yield from _texts(data, listed, rows, what.width)
                 place += 1
             columns.append(Column(what, data, rows, ends.get(number), texts, is_nested))
         result = Result(template, columns, rows)

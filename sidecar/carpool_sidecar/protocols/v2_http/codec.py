@@ -169,11 +169,11 @@ class Reader:
         known = self._splitter.match(body, stop) if 0 < stop <= len(body) else None
         if known is None:
             return steps.at_once(self.parse_in_steps(body, max_rows, json_size))
-        template, ident, data, is_full = known
+        template, ident, data, counts, is_full = known
         if is_full and template.rows <= max_rows:
             return Payload(template, body, json_size, data, ident)
         ends = steps.at_once(declarations.string_ends(template.inputs, body, stop)) if template.has_strings else {}
-        return _payload(template, ident, data, (), ends, body, max_rows, json_size)
+        return _payload(template, ident, data, counts, ends, body, max_rows, json_size)
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
         """See `interface.Codec`."""
@@ -185,18 +185,18 @@ class Reader:
                 raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # no JSON at all: Triton's raw binary request
             stop = json_size
         try:
-            template, ident, data, looked = yield from self._splitter.split(body, stop)
+            template, ident, data, counts, _ = yield from self._splitter.split(body, stop)
         except v2.Misfit as misfit:
             raise errors.Unbatchable(misfit.not_batched) from None
         ends = yield from declarations.string_ends(template.inputs, body, stop)
-        return _payload(template, ident, data, looked, ends, body, max_rows, json_size)
+        return _payload(template, ident, data, counts, ends, body, max_rows, json_size)
 
 
 def _payload(
     template: templates.RequestTemplate,
     ident: bytes | None,
     data: Sequence[v2.Data],
-    looked: Sequence[json_lists.Looked | None],
+    counts: Sequence[int],
     ends: declarations.Ends,
     body: bytes,
     max_rows: int,
@@ -205,9 +205,9 @@ def _payload(
     """The payload of a request that was taken apart (`json_bodies.Parted`), if its data are what it says."""
     if template.rows > max_rows:
         raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
-    _check_data(template, body, json_size, data, looked)
+    _check_data(template, body, json_size, data, counts)
     try:
-        filled = declarations.fill("input", template.inputs, body, json_size or 0, data, looked, ends)
+        filled = declarations.fill("input", template.inputs, body, json_size or 0, data, counts, ends)
     except v2.Misfit as misfit:
         raise errors.Unbatchable(misfit.not_batched) from None
     return Payload(template, body, json_size, filled, ident)
@@ -218,7 +218,7 @@ def _check_data(
     body: bytes,
     json_size: int | None,
     data: Sequence[v2.Data],
-    looked: Sequence[json_lists.Looked | None],
+    counts: Sequence[int],
 ) -> None:
     """Whether binary data are as long as they claim to be, and those in JSON have no more strings than may be."""
     at, expected = json_size or 0, template.binary_size
@@ -229,10 +229,8 @@ def _check_data(
             told = f"{len(body) - at} bytes after {at} bytes of JSON, the inputs' binary_data_size is {expected or 0}"
             raise errors.BadRequest(f"the body has {told}")
     for number, text in enumerate(data):
-        if len(text) > v2.MOST_STRINGS:
-            found = looked[number] if looked else None
-            if (found is None or found.elements < 0) and json_lists.has_strings(text, v2.MOST_STRINGS):
-                raise errors.Unbatchable(errors.NotBatched.MEMBERS)
+        if len(text) > v2.MOST_STRINGS and counts[number] < 0 and json_lists.has_strings(text, v2.MOST_STRINGS):
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
 
 
 # --- merging ----------------------------------------------------------------------------------------------------

@@ -100,22 +100,23 @@ def fill(
     body: bytes,
     at: int,
     listed: Sequence[v2.Data],
-    looked: Sequence[json_lists.Looked | None],
+    counts: Sequence[int],
     ends: Ends,
 ) -> list[v2.Data]:
     """Each tensor's data; what is in binary begins at a place in the body.
 
-    `listed` are those in JSON, of which large ones were `looked` at. Raises `v2.Misfit` for data that do not fill their
-    shape, and `errors.Unbatchable` for those nested too deeply.
+    `listed` are those in JSON, with `counts` of their elements, negative for those that are not counted yet. Raises
+    `v2.Misfit` for data that do not fill their shape, and `errors.Unbatchable` for those nested too deeply.
     """
     found: list[v2.Data] = []
     view, place = memoryview(body), 0
     for number, what in enumerate(tensors):
         count = -1
         if what.size is None:
-            data, seen = listed[place], looked[place] if looked else None
+            data, count = listed[place], counts[place]
             place += 1
-            count = json_lists.count(data) if seen is None or seen.elements < 0 else seen.elements
+            if count < 0:
+                count = json_lists.count(data)
             is_full = count == what.elements
         else:
             data = view[at : at + what.size]

@@ -34,7 +34,6 @@ _LONG_ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"
 _LAST_ID: Final = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
 _LONGEST_LAST_ID: Final = 256
 _BRACE: Final = re.compile(rb"[ \t\r\n]*\{")
-_PLAIN_DATA: Final = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the next string
 
 _DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
 _SPACE: Final = b" \t\r\n"
@@ -45,7 +44,8 @@ class Template(Protocol):
     """What is known of a rest: its `pieces` stand before, between and after the data.
 
     `numbers` is how many there are if the data are those of a single tensor of numbers that need not be looked at more
-    closely (`json_lists.is_flat`); 0 otherwise.
+    closely (`json_lists.is_flat`); 0 otherwise. `counts` are how many elements each of the data has to have; None if
+    not all data are in JSON.
     """
 
     @property
@@ -53,6 +53,9 @@ class Template(Protocol):
 
     @property
     def numbers(self) -> int: ...
+
+    @property
+    def counts(self) -> list[int] | None: ...
 
 
 T = TypeVar("T", bound=Template)
@@ -72,22 +75,25 @@ class Rest(NamedTuple):
 class Parted(NamedTuple, Generic[T]):
     """A body taken apart: what is `known` of the rest, the id taken out (as written, None if none was), and the data.
 
-    The data are JSON lists, or at least as long as they claim to be (`json_lists.is_flat`). Large ones were looked at.
+    The data are JSON lists, or at least as long as they claim to be (`json_lists.is_flat`). `counts` are how many
+    elements they have, negative where that is not known yet; `rows` are the items of large ones.
     """
 
     known: T
     ident: bytes | None
     data: list[v2.Data]
-    looked: list[json_lists.Looked | None]
+    counts: list[int]
+    rows: list[json_rows.Rows | None]
 
 
 class _Latest(Generic[T]):
     """A rest with the data of one tensor, with what tells at a glance that a body is of it."""
 
-    __slots__ = ("_last", "_outline", "_size", "begin", "first", "kept", "opening")
+    __slots__ = ("_last", "_outline", "_size", "begin", "counts", "first", "kept", "opening")
 
     def __init__(self, kept: T) -> None:
         self.kept = kept
+        self.counts = [kept.numbers]
         self.first, self._last = kept.pieces
         self.opening = b"{" + self.first
         self.begin = len(self.opening)
@@ -121,23 +127,26 @@ class BodySplitter(Generic[T]):
         )
         self._latest: _Latest[T] | None = None
 
-    def match(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[v2.Data], bool] | None:
-        """What `split` finds in a small body whose rest is known, and whether the data are as flat and full as they
-        should be; else None."""
+    def match(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[v2.Data], list[int], bool] | None:
+        """What `split` finds in a small body whose rest is known, with the numbers of elements of its data, and whether
+        nothing is left to be looked at: all data are there, and full. Else None."""
         latest = self._latest
         if latest is not None and stop == len(body) and body.startswith(latest.opening):
             text = latest.data(body, latest.begin)
             if text is not None:
-                return latest.kept, None, [text], True
+                return latest.kept, None, [text], latest.counts, True
         ident, start = _ident(body, stop)
         if not start or stop - start > json_lists.STEP:
             return None
         if latest is not None and stop == len(body) and body.startswith(latest.first, start):
             text = latest.data(body, start + latest.begin - 1)
             if text is not None:
-                return latest.kept, ident, [text], True
+                return latest.kept, ident, [text], latest.counts, True
         known = self._match_small(body, start, stop)
-        return None if known is None else (known[0], ident, known[1], False)
+        if known is None:
+            return None
+        kept, data, counts = known
+        return kept, ident, data, counts, stop == len(body) and kept.counts == counts
 
     def split(self, body: bytes, stop: int) -> steps.Steps[Parted[T]]:
         """Take a body apart, of which only the first `stop` bytes are JSON.
@@ -166,23 +175,28 @@ class BodySplitter(Generic[T]):
         """A body whose rest is known."""
         if stop - start <= json_lists.STEP:
             small = self._match_small(body, start, stop)
-            return None if small is None else Parted(small[0], ident, small[1], [None] * len(small[1]))
+            return None if small is None else Parted(small[0], ident, small[1], small[2], [None] * len(small[1]))
         for kept in self._begun(body, start, stop):
             data = _between(kept.pieces, body, start, stop)
-            looked: list[json_lists.Looked | None] = []
+            looked: list[json_lists.Looked] = []
             at = start
             for piece, text in zip(kept.pieces, data or (), strict=False):
                 at += len(piece)
-                looked.append((yield from json_lists.look(body, at, text, kept.numbers)))
+                found = yield from json_lists.look(body, at, text, kept.numbers)
+                if found is None:
+                    break
+                looked.append(found)
                 at += len(text)
-            if data is not None and None not in looked:
+            if data is not None and len(looked) == len(data):
                 if kept.numbers and looked[0] == (kept.numbers, None):
                     self._remember(kept)
-                return Parted(kept, ident, data, looked)
+                return Parted(kept, ident, data, [each.elements for each in looked], [each.rows for each in looked])
         return None
 
-    def _match_small(self, body: bytes, start: int, stop: int) -> tuple[T, list[v2.Data]] | None:
+    def _match_small(self, body: bytes, start: int, stop: int) -> tuple[T, list[v2.Data], list[int]] | None:
         for kept in self._begun(body, start, stop):
+            if len(kept.pieces) == 1 and body[start:stop] == kept.pieces[0]:
+                return kept, [], []
             data = _between(kept.pieces, body, start, stop)
             if data is None:
                 continue
@@ -190,9 +204,10 @@ class BodySplitter(Generic[T]):
                 data[0], json_lists.outline(kept.numbers)
             ):
                 self._remember(kept)
-                return kept, data
-            if all(map(json_lists.is_list, data)):
-                return kept, data
+                return kept, data, [kept.numbers]
+            counts = list(map(json_lists.checked_count, data))
+            if -1 not in counts:
+                return kept, data, counts
         return None
 
     def _remember(self, kept: T) -> None:
@@ -213,7 +228,7 @@ class BodySplitter(Generic[T]):
             return self._learn_masked(text, text, ident, start)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             is_sure, words = _told(error)
-        mask = None if is_sure else _masked(text)
+        mask = None if is_sure else beyond_json.masked(text)  # as Triton and Python's json take and write it
         if mask is not None:
             try:
                 return self._learn_masked(text, mask, ident, start)
@@ -252,7 +267,7 @@ class BodySplitter(Generic[T]):
         if "id" not in members:
             self._keep(kept)
         data = [json_lists.data_at(text, *span) for span in found]
-        return Parted(kept, ident, data, [None] * len(data))
+        return Parted(kept, ident, data, [-1] * len(data), [None] * len(data))
 
     def _has_few(self, text: bytes) -> bool:
         """Whether there are no more tensors than may be, found before an object is made of each."""
@@ -286,16 +301,6 @@ def _ident(body: bytes, stop: int) -> tuple[bytes | None, int]:
             return found[1], found.end()
         _check_id(body)
     return None, 1 if body.startswith(b"{") else 0
-
-
-def _masked(text: bytes) -> bytes | None:
-    """JSON of the same size for a text with half characters, or with NaN or infinity in its data; else None.
-
-    Those are no JSON, but what Triton, and Python's json, take and write.
-    """
-    found = beyond_json.masked(text, with_words=False) or text
-    found = _PLAIN_DATA.sub(lambda data: json_lists.mask_non_finite(data[0]), found)
-    return None if found == text else found
 
 
 def _told(flaw: Exception) -> tuple[bool, str]:

@@ -29,7 +29,6 @@ _OPENING: Final = 0x5B  # [
 _CLOSING: Final = 0x5D  # ]
 _QUOTE: Final = 0x22  # numbers, as all four: looking for one is faster than for bytes
 _BRACE: Final = 0x7B  # {
-_NOT_FINITE: Final = (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
 _NUMERIC: Final = b"0123456789.-+eE "
 _BEGIN_NUMBERS: Final = b"0123456789-"
 _END_NUMBERS: Final = b"0123456789"
@@ -60,13 +59,13 @@ _FLAT: Final = {
 
 
 def is_list(text: v2.Data) -> bool:
-    """Whether a text is one JSON list, with nothing before or after it; what `masked` knows counts as JSON."""
+    """Whether a text is one JSON list, with nothing before or after it; what `beyond_json` knows counts as JSON."""
     if not text or text[0] != _OPENING or text[-1] != _CLOSING:
         return False
     try:
         _decode(text)
     except msgspec.MsgspecError:
-        mask = masked(bytes(text))
+        mask = beyond_json.masked(bytes(text))
         return mask is not None and is_list(mask) and _is_utf8(text)
     except RecursionError:
         return False
@@ -79,14 +78,6 @@ def _is_utf8(text: v2.Data) -> bool:
     except errors.BadRequest:
         return False
     return True
-
-
-def masked(text: bytes) -> bytes | None:
-    """JSON of the same size for data with half characters, or with NaN and infinities and no text; else None."""
-    found = beyond_json.masked(text, with_words=False) or text
-    if is_plain(found):
-        found = mask_non_finite(found)
-    return None if found == text else found
 
 
 def outline(elements: int) -> bytes:
@@ -127,13 +118,6 @@ def _has_clean_ends(text: v2.Data) -> bool:
 def is_plain(text: v2.Data) -> bool:
     """Whether there are neither strings nor objects in it."""
     return _QUOTE not in text and _BRACE not in text
-
-
-def mask_non_finite(text: bytes) -> bytes:
-    """A text of the same size with 0 for NaN and infinities, which JSON has not; for text without strings."""
-    for word in _NOT_FINITE:
-        text = text.replace(word, b"0".center(len(word)))  # the spaces keep `1NaN` from becoming a number
-    return text
 
 
 def has_strings(data: v2.Data, most: int) -> bool:
@@ -244,6 +228,16 @@ def data_at(body: bytes, start: int, stop: int) -> v2.Data:
     return body[start:stop] if stop - start < WORTH_A_VIEW else memoryview(body)[start:stop]
 
 
+def checked_count(text: v2.Data) -> int:
+    """Elements of a text, -1 if it is no list; raises as `count` does."""
+    if text[1:2] == b'"' and type(text) is bytes and text.isascii() and _BRACE not in text and text.find(b"[", 1) < 0:
+        try:
+            return len(_ITEMS.decode(text)) if text[0] == _OPENING and text[-1] == _CLOSING else -1
+        except msgspec.DecodeError:
+            pass  # half a character is in it, or it is malformed
+    return count(text) if is_list(text) else -1
+
+
 def look(body: bytes, start: int, text: v2.Data, numbers: int) -> steps.Steps[Looked | None]:
     """What is in a text, which begins at a place in a body; None for what is neither a list nor flat (`is_flat`).
 
@@ -266,7 +260,7 @@ def _look_in_pieces(body: bytes, start: int, stop: int) -> steps.Steps[Looked | 
         return None if elements is None else Looked(elements, None)
     rows = yield from incremental_scan.rows_in_steps(body, start, stop, _MOST_ROWS)
     if rows is None:
-        mask = yield from beyond_json.masked_in_steps(body, with_words=False)
+        mask = yield from beyond_json.masked_in_steps(body)
         if mask is not None:
             rows = yield from incremental_scan.rows_in_steps(mask, start, stop, _MOST_ROWS, of=body)
     if rows is None:
@@ -315,7 +309,7 @@ def _count_nested(body: bytes, start: int, stop: int) -> steps.Steps[int | None]
 
 
 def _empty_lists(text: bytes) -> int:
-    if any(space in text for space in _SPACE):
+    if b" " in text or b"\n" in text or b"\t" in text or b"\r" in text:
         text = text.translate(None, _SPACE)
     return text.count(b"[]")
 
@@ -326,7 +320,7 @@ def items(data: v2.Data) -> list[bytes]:
         return list(map(bytes, _ITEMS.decode(data)))
     except msgspec.DecodeError:
         text = bytes(data)
-        mask = beyond_json.masked(text, with_words=False)
+        mask = beyond_json.masked(text)
         if mask is None:
             raise
         return beyond_json.sliced(text, 0, mask, _ITEMS.decode(mask))

@@ -33,12 +33,13 @@ class BatchSignature(NamedTuple):
 class RequestTemplate:
     """One request's text without its data. `response_format` is that of callers without an id beside that text.
 
-    `binary_size` is that of all data in binary, None if there are none; for `numbers` see `json_bodies.Template`.
+    `binary_size` is that of all data in binary, None if there are none; for `numbers` and `counts` see
+    `json_bodies.Template`.
     """
 
     __slots__ = (
-        "binary_size", "has_strings", "inputs", "numbers", "pieces", "response_format", "row_elements", "rows",
-        "signature",
+        "binary_size", "counts", "has_strings", "inputs", "numbers", "pieces", "response_format", "row_elements",
+        "rows", "signature",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class RequestTemplate:
         self.has_strings = any(each.size is not None and each.datatype == v2.BYTES for each in inputs)
         is_numeric = inputs[0].datatype not in (v2.BYTES, "BOOL")
         self.numbers = inputs[0].elements if len(inputs) == 1 and not sizes and is_numeric else 0
+        self.counts = None if sizes else [each.elements for each in inputs]
 
 
 def learn(rest: json_bodies.Rest) -> RequestTemplate:
