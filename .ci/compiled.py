@@ -46,7 +46,7 @@ MODULES = {
         protocols.v2_grpc.codec protocols.v2_grpc.messages protocols.v2_grpc.outlines protocols.v2_grpc.tensors
         protocols.v2_http.answers protocols.v2_http.codec protocols.v2_http.declarations protocols.v2_http.framing
         protocols.v2_http.json_bodies protocols.v2_http.json_lists
-        protocols.v2_http.templates
+        protocols.v2_http.templates protocols.v2_http.cuts
         recording.ring
         server.fast.connection server.fast.heads server.fast.questions server.fast.requests
         server.grpc.arrivals server.grpc.heads server.grpc.service

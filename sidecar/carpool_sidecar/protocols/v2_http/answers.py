@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, json_rows, steps, v2
-from carpool_sidecar.protocols.v2_http import declarations, framing, json_bodies, json_lists
+from carpool_sidecar.protocols.v2_http import cuts, declarations, framing, json_bodies, json_lists
 
 LIST_NAME: Final = b"outputs"
 
@@ -57,75 +57,6 @@ def _read_output(place: str, members: declarations.Members) -> declarations.Tens
 
 
 # --- an answer's data -------------------------------------------------------------------------------------------
-
-
-class Column:
-    """One output of a batch of so many `rows`: `data` is a JSON list with its brackets, or binary.
-
-    `texts` are the rows of data in JSON, nested ones with their brackets.
-    """
-
-    # State: _converted, by start and stop. _ends is where rows of BYTES end.
-    __slots__ = ("_converted", "_ends", "_is_nested", "_row_size", "data", "is_binary", "rows", "texts", "what")
-
-    def __init__(
-        self,
-        what: declarations.Tensor,
-        data: v2.Data,
-        rows: int,
-        ends: Sequence[int] | None,
-        texts: list[bytes],
-        is_nested: bool,
-    ) -> None:
-        self.what = what
-        self.data = data
-        self.rows = rows
-        self.is_binary = what.size is not None
-        self._ends = ends
-        self._row_size = len(data) // rows
-        self._converted: dict[tuple[int, int], v2.Data] = {}
-        self.texts = texts
-        self._is_nested = is_nested
-
-    def convert(self, start: int, stop: int) -> None:
-        """Have the rows ready in the form that they are not in; raises `errors.NotMergeable` if they have none."""
-        if self.is_binary:
-            self.flat(start, stop)
-        else:
-            self.binary(start, stop)
-
-    def text(self, start: int, stop: int) -> bytes:
-        """Rows as a JSON list, nested as the predictor nests it, without the outermost brackets.
-
-        Raises `errors.NotMergeable` if they are not in JSON already, nor have a form in it.
-        """
-        if self.is_binary:
-            return self.flat(start, stop)
-        if stop - start == 1:
-            return self.texts[start]
-        return b",".join(self.texts[start:stop]) if self.what.width or self._is_nested else b""
-
-    def flat(self, start: int, stop: int) -> bytes:
-        """The same as elements of a flat JSON list."""
-        if not self.is_binary:
-            text = self.text(start, stop)
-            return b",".join(json_lists.leaves(b"[%b]" % text)) if self._is_nested else text
-        found = self._converted.get((start, stop))
-        if found is None:
-            found = json_lists.to_json(self.what.name, self.what.datatype, self.binary(start, stop))
-            self._converted[start, stop] = found
-        return bytes(found)
-
-    def binary(self, start: int, stop: int) -> v2.Data:
-        """Rows in binary; raises `errors.NotMergeable` if they are not in binary already, nor have an equal there."""
-        if not self.is_binary:
-            found = self._converted.get((start, stop))
-            if found is None:
-                text = b"[%b]" % self.flat(start, stop)
-                packed = json_lists.to_binary(self.what.name, self.what.datatype, text)
-                found = self._converted[start, stop] = steps.at_once(packed)
-            return found
-        return v2.cut(self.data, self._row_size, self._ends, start, stop)
 
 
 def _texts(
@@ -214,7 +145,7 @@ class Reader:
         rows = slots[-1][2]
         check = functools.partial(self._check_rows, rows)
         template, filled, ends, items = yield from outputs_of(self._splitter, response, check)
-        columns: list[Column] = []
+        columns: list[cuts.Column] = []
         place = 0
         for number, (what, data) in enumerate(zip(template.outputs, filled, strict=True)):
             texts: list[bytes] = []
@@ -223,7 +154,7 @@ class Reader:
                 listed = items[place] if items else None
                 texts, is_nested = yield from _texts(data, listed, rows, what.width)
                 place += 1
-            columns.append(Column(what, data, rows, ends.get(number), texts, is_nested))
+            columns.append(cuts.Column(what, data, rows, ends.get(number), texts, is_nested))
         result = Result(template, columns, rows)
         result.prepare(slots)
         return interface.BatchPredictions(LIST_NAME, result)
@@ -265,7 +196,7 @@ class WantedOutputs:
         self.is_clear = not listed or not default or None not in listed
         self.is_json = not default and not any(listed)
 
-    def is_binary(self, column: Column) -> bool:
+    def is_binary(self, column: cuts.Column) -> bool:
         """Whether this output is; as the predictor understood it where that is not clear."""
         if not self.is_clear:
             return column.is_binary
@@ -330,7 +261,7 @@ class Result:
     # binary, by what they want.
     __slots__ = ("_rows", "_texts", "_wants", "before", "columns", "is_json", "rows", "template")
 
-    def __init__(self, template: AnswerTemplate, columns: Sequence[Column], rows: int) -> None:
+    def __init__(self, template: AnswerTemplate, columns: Sequence[cuts.Column], rows: int) -> None:
         self.template = template
         self.columns = columns
         self.is_json = not any(column.is_binary for column in columns)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, models, steps, v2
-from carpool_sidecar.protocols.v2_http import answers, declarations, framing, json_bodies, json_lists, templates
+from carpool_sidecar.protocols.v2_http import answers, cuts, declarations, framing, json_bodies, json_lists, templates
 
 # A request with more takes seconds to be looked through, and many times its size in memory.
 _MOST_OBJECTS: Final = 64 * 1024
@@ -76,21 +76,14 @@ class Codec:
 # --- parsing ----------------------------------------------------------------------------------------------------
 
 
-class _Cut(NamedTuple):
-    """By an input's number: its rows in JSON, or where its rows of BYTES end."""
-
-    rows: dict[int, list[bytes]]
-    ends: dict[int, Sequence[int]]
-
-
 class Payload(interface.KeepsBody):
     """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary.
 
     `ident` is the caller's id as written, if it is not the template's.
     """
 
-    # State: _cut, what was found out for cutting it, from the first cut on.
-    __slots__ = ("_cut", "data", "json_size", "template")
+    # State: by their numbers, the _columns that were cut or converted.
+    __slots__ = ("_columns", "data", "json_size", "template")
 
     def __init__(
         self,
@@ -108,7 +101,7 @@ class Payload(interface.KeepsBody):
         self.data = data
         given = template.response_format
         self.response_format = given if ident is None else answers.ResponseFormat.of(ident, given.wanted)
-        self._cut: _Cut | None = None
+        self._columns: dict[int, cuts.Column] | None = None
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
         """Bytes of the rows `start` to `stop` (exclusive); those of the whole request are shared out evenly."""
@@ -119,40 +112,15 @@ class Payload(interface.KeepsBody):
         """Elements of each of those rows, of all inputs together."""
         return [self.template.row_elements] * (stop - start)
 
-    def json_rows(self, number: int, start: int, stop: int) -> bytes:
-        """Rows of an input in JSON as elements of a flat list."""
-        width = self.template.inputs[number].width
-        if not width:
-            return b""
-        known = self._found().rows
-        rows = known.get(number)
-        if rows is None:
-            rows = known[number] = steps.at_once(json_lists.rows(self.data[number], self.row_count, width))
-        return b",".join(rows[start:stop])
-
-    def binary_rows(self, number: int, start: int, stop: int) -> v2.Data:
-        """Rows of any input in binary; raises `errors.NotMergeable` if it is in JSON and has no equal there."""
-        what, data = self.template.inputs[number], self.data[number]
-        is_whole = stop - start == self.row_count
-        if what.size is None:
-            text = data if is_whole else b"[%b]" % self.json_rows(number, start, stop)
-            return steps.at_once(json_lists.to_binary(what.name, what.datatype, text))
-        if is_whole:
-            return data
-        size = v2.DATATYPES[what.datatype].size
-        if size is not None:
-            return v2.cut(data, what.width * size, None, start, stop)
-        known = self._found().ends
-        ends = known.get(number)
-        if ends is None:
-            found = steps.at_once(v2.row_ends(data, self.row_count, what.width))
-            ends = known[number] = () if found is None else found
-        return v2.cut(data, 0, ends, start, stop)
-
-    def _found(self) -> _Cut:
-        if self._cut is None:
-            self._cut = _Cut({}, {})
-        return self._cut
+    def column(self, number: int) -> cuts.Column:
+        """An input, to be cut or converted."""
+        if self._columns is None:
+            self._columns = {}
+        found = self._columns.get(number)
+        if found is None:
+            found = cuts.Column(self.template.inputs[number], self.data[number], self.row_count)
+            self._columns[number] = found
+        return found
 
 
 class Reader:
@@ -272,7 +240,8 @@ def _in_binary(number: int, payloads: Sequence[Payload], parts: Sequence[message
     data: list[v2.Data] = []
     for place, (payload, (_, start, stop)) in enumerate(zip(payloads, parts, strict=True)):
         try:
-            data.append(payload.binary_rows(number, start, stop))
+            is_as_it_was = stop - start == payload.row_count and payload.template.inputs[number].size is not None
+            data.append(payload.data[number] if is_as_it_was else payload.column(number).binary(start, stop))
         except errors.NotMergeable as error:
             error.member = place
             raise
@@ -288,7 +257,7 @@ def _spliced(number: int, payloads: Sequence[Payload], parts: Sequence[messages.
     ):
         return _joined([text[1:-1] for text in data])
     pairs = zip(payloads, parts, strict=True)
-    return _joined([payload.json_rows(number, start, stop) for payload, (_, start, stop) in pairs])
+    return _joined([payload.column(number).text(start, stop) for payload, (_, start, stop) in pairs])
 
 
 def _are_alike(data: Sequence[v2.Data]) -> bool:
