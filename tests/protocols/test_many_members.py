@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, json_members, models, tensors_from_v1, v1
+from carpool_sidecar.protocols import interface, json_members, models, steps, tensors_from_v1, v1
 from carpool_sidecar.protocols.lists import codec as lists
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
@@ -195,7 +195,7 @@ def test_a_request_over_v2_may_have_a_thousand_tensors() -> None:
 )
 def test_members_are_where_they_were_written(text: bytes, expected: Iterable[bytes]) -> None:
     for before, after in ((b"", b""), (b"[0,", b"]")):
-        found = json_members.find(before + text + after, len(before), len(before) + len(text))
+        found = steps.at_once(json_members.find(before + text + after, len(before), len(before) + len(text)))
         assert [(before + text + after)[at.value : at.stop] for at in found.values()] == expected
 
 
@@ -207,4 +207,4 @@ def test_members_are_where_they_were_written(text: bytes, expected: Iterable[byt
 )  # fmt: skip
 def test_what_is_no_object_or_has_twins_is_refused(text: bytes) -> None:
     with pytest.raises(errors.BadRequest):
-        json_members.find(text)
+        steps.at_once(json_members.find(text))

@@ -11,7 +11,7 @@ from hypothesis import example, given
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows, v1
+from carpool_sidecar.protocols import json_rows, steps, v1
 
 # Texts that a decoder and encoder would not give back as they were.
 DELICATE = [
@@ -182,7 +182,7 @@ def test_checking_utf8_takes_no_memory_to_speak_of():
     body = b'{"instances":["' + "é".encode() + b"x" * 8_000_000 + b'"]}'
     tracemalloc.start()
     try:
-        json_rows.check_utf8(body)
+        steps.at_once(json_rows.check_utf8(body))
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -191,9 +191,9 @@ def test_checking_utf8_takes_no_memory_to_speak_of():
 @given(text=st.text(max_size=40), step=st.integers(1, 12))
 def test_utf8_is_checked_alike_wherever_the_slices_end(text, step):
     step = max(step, 4)  # a character has at most four bytes
-    json_rows.check_utf8(text.encode(), step)
+    steps.at_once(json_rows.check_utf8(text.encode(), step))
     with pytest.raises(errors.BadRequest, match=rf"\(byte {len(text.encode())}\)"):
-        json_rows.check_utf8(text.encode() + b"\xff", step)
+        steps.at_once(json_rows.check_utf8(text.encode() + b"\xff", step))
 
 
 def test_members_beside_the_list_must_be_small():

@@ -36,17 +36,12 @@ def has_halves(text: bytes) -> bool:
     return _HALF.search(text) is not None
 
 
-def masked(text: bytes, with_words: bool = True) -> bytes | None:
+def masked(text: bytes, with_words: bool = True) -> steps.Steps[bytes | None]:
     """A text of the same size with JSON for what is none; None if nothing in it is such.
 
     Values are where they were, and a name with a half character is still another than all others. The words for what
     is not finite are left alone unless `with_words`.
     """
-    return steps.at_once(masked_in_steps(text, with_words))
-
-
-def masked_in_steps(text: bytes, with_words: bool = True) -> steps.Steps[bytes | None]:
-    """The same for a large text."""
     halves = has_halves(text)
     words = with_words and _NOT_FINITE.search(text) is not None
     if not halves and not words:

@@ -250,7 +250,7 @@ class IncrementalScan:
             return False
         try:
             if not text.isascii():
-                json_rows.check_utf8(text)
+                steps.at_once(json_rows.check_utf8(text))
             found = None if self.has_too_many else json_rows.LIST.decode(text)
             if found is None:
                 _skip_all(text)

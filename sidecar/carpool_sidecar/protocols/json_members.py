@@ -50,15 +50,7 @@ class Member(NamedTuple):
     scan: incremental_scan.IncrementalScan | None = None
 
 
-def find(text: bytes, start: int = 0, stop: int | None = None, last_counts: bool = False) -> dict[str, Member]:
-    """The members of the object that is `text` from `start` to before `stop`, in order; places are those in `text`.
-
-    Raises what `find_in_steps` does.
-    """
-    return steps.at_once(find_in_steps(text, start, stop, last_counts))
-
-
-def find_in_steps(
+def find(
     text: bytes,
     start: int = 0,
     stop: int | None = None,
@@ -69,9 +61,10 @@ def find_in_steps(
     max_rows: int = sys.maxsize,
     with_form: bool = False,
 ) -> steps.Steps[dict[str, Member]]:
-    """The same for any object, in steps. All members of other names than `only` some are skipped.
+    """The members of the object that is `text` from `start` to before `stop`, in order; places are those in `text`.
 
-    Of lists that are scanned up to `max_rows` are noted, and `with_form` theirs is found.
+    All members of other names than `only` some are skipped. Of lists that are scanned up to `max_rows` are noted, and
+    `with_form` theirs is found.
 
     Raises `errors.BadRequest` for what is no JSON object, and for duplicate members unless of those the `last_counts`,
     and `errors.Unbatchable` for more than `most`.

@@ -199,7 +199,8 @@ def length(row: bytes) -> int:
     if is_flat or commas > _MAX_COUNTED:
         return commas + 1
     try:
-        return len(LIST.decode((beyond_json.masked(row) if beyond_json.has_halves(row) else None) or row))
+        mask = steps.at_once(beyond_json.masked(row)) if beyond_json.has_halves(row) else None
+        return len(LIST.decode(mask or row))
     except RecursionError:
         return commas + 1
 
@@ -224,13 +225,10 @@ def no_json(body: bytes, words: str) -> errors.BadRequest:
     return errors.BadRequest(words)
 
 
-def check_utf8(body: bytes | memoryview, step: int = _STEP) -> None:
+def check_utf8(body: bytes | memoryview, step: int = _STEP) -> steps.Steps[None]:
     """Raises `errors.BadRequest`, with the place, for bytes that are not UTF-8; looks at `step` of them at once."""
-    steps.at_once(check_utf8_in_steps(body, step))
-
-
-def check_utf8_in_steps(body: bytes | memoryview, step: int = _STEP) -> steps.Steps[None]:
-    """The same for any body, in steps."""
+    if isinstance(body, bytes) and body.isascii():
+        return
     view, at = memoryview(body), 0
     while at < len(view):
         try:

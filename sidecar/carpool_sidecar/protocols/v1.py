@@ -137,7 +137,7 @@ def parse_request(
     more than `json_members.MOST` members, and as `forms.of` does.
     """
     if not body.isascii():
-        json_rows.check_utf8(body)
+        steps.at_once(json_rows.check_utf8(body))
     only = _only_member(body, b"instances", _USUAL_REQUEST, _ONLY_REQUEST_MEMBER)
     if only is not None:
         name, start, stop = only
@@ -161,12 +161,11 @@ def parse_in_steps(
 ) -> steps.Steps[Payload]:
     """The same for any body, in steps."""
     try:
-        if not body.isascii():
-            yield from json_rows.check_utf8_in_steps(body)
+        yield from json_rows.check_utf8(body)
         try:
             return (yield from _parse(body, body, max_rows, mixes))
         except (errors.BadRequest, errors.Unbatchable) as error:
-            mask = yield from beyond_json.masked_in_steps(body, with_words=False)
+            mask = yield from beyond_json.masked(body, with_words=False)
             if mask is None:
                 raise _explained(body, error, _MAX_OTHERS) from None
         try:
@@ -238,12 +237,11 @@ def parse_answer(
         except (msgspec.DecodeError, RecursionError):
             pass  # as in a request
     try:
-        if not body.isascii():
-            yield from json_rows.check_utf8_in_steps(body)
+        yield from json_rows.check_utf8(body)
         try:
             return (yield from _read(body, body, kept))
         except errors.BadRequest as error:
-            mask = yield from beyond_json.masked_in_steps(body)
+            mask = yield from beyond_json.masked(body)
             if mask is None:
                 raise _explained(body, error) from None
         return (yield from _read(body, mask, kept))
@@ -392,7 +390,7 @@ def _only_member(body: bytes, name: bytes, usual: bytes, start: re.Pattern[bytes
 
 def _parse(body: bytes, mask: bytes, max_rows: int, mixes: bool) -> steps.Steps[Payload]:
     """The payload of a body with any members; `mask` is the body, or JSON of the same size where that is none."""
-    members = yield from json_members.find_in_steps(mask, max_rows=max_rows, with_form=not mixes)
+    members = yield from json_members.find(mask, max_rows=max_rows, with_form=not mixes)
     present = [name for name in _REQUEST_MEMBERS if name in members]
     if not present:
         near = next((name for name in members if name.lower() in _REQUEST_MEMBERS), None)
@@ -423,7 +421,7 @@ def _read(body: bytes, mask: bytes, kept: KeptMembers | None) -> steps.Steps[int
     """The same for an answer; all but what is asked for is skipped."""
     only = _ANSWER_MEMBERS if kept is None else (*_ANSWER_MEMBERS, *kept.names)
     most = sys.maxsize if mask is body else json_members.MOST
-    members = yield from json_members.find_in_steps(mask, last_counts=True, only=only, most=most)
+    members = yield from json_members.find(mask, last_counts=True, only=only, most=most)
     for name in _ANSWER_MEMBERS:
         if name in members:
             rows = yield from _rows(body, mask, name, members[name], sys.maxsize)

@@ -19,7 +19,7 @@ import carpool_sidecar
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.live import event_stream
-from carpool_sidecar.protocols import json_members
+from carpool_sidecar.protocols import json_members, steps
 from carpool_sidecar.server import admin_clients, admin_token, live_view, origins
 from carpool_sidecar.upstream import readiness
 
@@ -131,7 +131,7 @@ class Admin:
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await request.read()
             changes = msgspec.json.decode(body, type=dict[str, Any])
-            json_members.find(body)  # refuses what names a member twice, of which the decoder keeps the last
+            steps.at_once(json_members.find(body))  # refuses what names a member twice: the decoder keeps the last
             before = self._settings()
             self._apply(before.changed(changes))
         except TimeoutError:

@@ -318,15 +318,14 @@ def read(
     """
     body = response.body
     try:
-        if not body.isascii():
-            yield from json_rows.check_utf8_in_steps(body)
+        yield from json_rows.check_utf8(body)
         outline = outlines.get(rule.name)
         found = None if outline is None else (yield from outline.match(body))
         if found is None:
             try:
                 found = yield from _read(rule, bool(shares.weights), body, body)
             except (errors.BadRequest, msgspec.DecodeError):
-                mask = yield from beyond_json.masked_in_steps(body)
+                mask = yield from beyond_json.masked(body)
                 if mask is None:
                     raise
                 found = yield from _read(rule, bool(shares.weights), body, mask)
@@ -447,7 +446,7 @@ def _number(row: bytes, name: str) -> tuple[int, int] | None:
     """Where an object has its number, wherever that stands."""
     if not row.startswith(b"{"):
         return None
-    member = json_members.find(row).get(name)
+    member = steps.at_once(json_members.find(row)).get(name)
     if member is None:
         return None
     if not _WHOLE_NUMBER.fullmatch(row, member.value, member.stop):

@@ -172,7 +172,7 @@ class Codec:
         """
         try:
             if not body.isascii():
-                json_rows.check_utf8(body)
+                steps.at_once(json_rows.check_utf8(body))
             payload = self._parse_alike(body, max_rows) or steps.at_once(self._parse_anew(body, max_rows))
         except (errors.BadRequest, RecursionError):
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
@@ -181,8 +181,7 @@ class Codec:
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
         """See `interface.Codec`: large lists are scanned in steps. Raises the same as `parse`."""
         try:
-            if not body.isascii():
-                yield from json_rows.check_utf8_in_steps(body)
+            yield from json_rows.check_utf8(body)
             payload = yield from self._parse_anew(body, max_rows)
         except (errors.BadRequest, RecursionError):
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None

@@ -78,7 +78,7 @@ class Text:
         """The members of an object; raises what `json_members.find` does."""
         found = self._known.get(span.start)
         if found is None:
-            found = self._known[span.start] = json_members.find(self.text, span.start, span.stop)
+            found = self._known[span.start] = steps.at_once(json_members.find(self.text, span.start, span.stop))
         return found
 
     def find(self, place: Place) -> steps.Steps[Sequence[Span]]:
@@ -93,7 +93,7 @@ class Text:
                 return ()
             found = self._known.get(span.start)
             if found is None:
-                found = yield from json_members.find_in_steps(self.text, span.start, span.stop, **self._wanted)
+                found = yield from json_members.find(self.text, span.start, span.stop, **self._wanted)
                 self._known[span.start] = found
             if name == _STAR:
                 columns = [Span(at.value, at.stop, column, at.scan) for column, at in found.items()]

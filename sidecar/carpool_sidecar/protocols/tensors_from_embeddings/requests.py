@@ -103,11 +103,10 @@ def read(body: bytes, max_rows: int) -> steps.Steps[Request]:
     is_large = len(body) >= _LARGE
     if is_large:
         yield
-    if not body.isascii():
-        json_rows.check_utf8(body)
+    yield from json_rows.check_utf8(body)
     if is_large:
         yield
-    json_members.find(body)  # refuses duplicates; there are few members, as unknown ones were refused
+    yield from json_members.find(body)  # refuses duplicates; there are few members, as unknown ones were refused
     chosen = _value(found.encoding_format, "encoding_format")
     if not (chosen is None or isinstance(chosen, str)) or chosen not in _FORMATS:
         raise errors.BadMember('\'encoding_format\' must be "float" or "base64"', "encoding_format")

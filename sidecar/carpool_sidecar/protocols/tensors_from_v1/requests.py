@@ -57,10 +57,10 @@ class Reader:
                 payload = yield from v1.parse_in_steps(body, max_rows, mixes=True)
         except errors.Unbatchable:
             try:
-                members = yield from json_members.find_in_steps(body)
+                members = yield from json_members.find(body)
                 _refuse_others(members.keys() - {"inputs"})
                 whole = members["inputs"]
-                given = yield from json_members.find_in_steps(body, whole.value, whole.stop)
+                given = yield from json_members.find(body, whole.value, whole.stop)
             except errors.Unbatchable:
                 told = f"an object in the request has more than {json_members.MOST} members"
                 raise errors.BadRequest(told) from None

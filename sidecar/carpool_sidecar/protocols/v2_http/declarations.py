@@ -139,10 +139,10 @@ def object_of(text: bytes) -> Members:
     try:
         return {name: bytes(raw) for name, raw in _OBJECT.decode(text).items()}
     except msgspec.DecodeError:
-        mask = beyond_json.masked(text, with_words=False)
+        mask = steps.at_once(beyond_json.masked(text, with_words=False))
         if mask is None:
             raise
-    places = json_members.find(mask, last_counts=True).values()
+    places = steps.at_once(json_members.find(mask, last_counts=True)).values()
     return {json.loads(text[at.start : at.value].rstrip(_SPACE_AND_COLON)): text[at.value : at.stop] for at in places}
 
 

@@ -228,7 +228,7 @@ class BodySplitter(Generic[T]):
             return self._learn_masked(text, text, ident, start)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             is_sure, words = _told(error)
-        mask = None if is_sure else beyond_json.masked(text)  # as Triton and Python's json take and write it
+        mask = None if is_sure else steps.at_once(beyond_json.masked(text))
         if mask is not None:
             try:
                 return self._learn_masked(text, mask, ident, start)
@@ -244,7 +244,7 @@ class BodySplitter(Generic[T]):
         if objects > self._most_objects or (objects > v2.MOST_TENSORS and not self._has_few(mask)):
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         if not text.isascii():
-            json_rows.check_utf8(text)
+            steps.at_once(json_rows.check_utf8(text))
         found = _find(mask, getattr(self._decoder.decode(mask), self._member))
         if mask is not text and not all(json_lists.is_list(text[span[0] : span[1]]) for span in found):
             raise msgspec.DecodeError("the data are no JSON")

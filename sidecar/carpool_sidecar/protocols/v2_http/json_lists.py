@@ -65,7 +65,7 @@ def is_list(text: v2.Data) -> bool:
     try:
         _decode(text)
     except msgspec.MsgspecError:
-        mask = beyond_json.masked(bytes(text))
+        mask = steps.at_once(beyond_json.masked(bytes(text)))
         return mask is not None and is_list(mask) and _is_utf8(text)
     except RecursionError:
         return False
@@ -74,7 +74,7 @@ def is_list(text: v2.Data) -> bool:
 
 def _is_utf8(text: v2.Data) -> bool:
     try:
-        json_rows.check_utf8(text)
+        steps.at_once(json_rows.check_utf8(text))
     except errors.BadRequest:
         return False
     return True
@@ -260,7 +260,7 @@ def _look_in_pieces(body: bytes, start: int, stop: int) -> steps.Steps[Looked | 
         return None if elements is None else Looked(elements, None)
     rows = yield from incremental_scan.rows_in_steps(body, start, stop, _MOST_ROWS)
     if rows is None:
-        mask = yield from beyond_json.masked_in_steps(body)
+        mask = yield from beyond_json.masked(body)
         if mask is not None:
             rows = yield from incremental_scan.rows_in_steps(mask, start, stop, _MOST_ROWS, of=body)
     if rows is None:
@@ -320,7 +320,7 @@ def items(data: v2.Data) -> list[bytes]:
         return list(map(bytes, _ITEMS.decode(data)))
     except msgspec.DecodeError:
         text = bytes(data)
-        mask = beyond_json.masked(text)
+        mask = steps.at_once(beyond_json.masked(text))
         if mask is None:
             raise
         return beyond_json.sliced(text, 0, mask, _ITEMS.decode(mask))
