@@ -28,9 +28,7 @@ _MOST_SIBLINGS: Final = 8  # alike up to their first data, and tried one after t
 _MOST_OF_SIBLINGS: Final = _MOST_SIBLINGS * (v2.MOST_TEXT + caches.ENTRY)
 # As most clients write it, and as it may be written; all but the last of no more than `v2.LONGEST_ID` bytes.
 _ID_FIRST: Final = b'{"id":'
-_PLAIN_ID: Final = re.compile(rb'\{"id": ?("[ !#-\[\]-~]{0,1022}"),')
 _ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]{0,1022}")[ \t\r\n]*,')
-_LONG_ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"[^"]{1023}')
 _LAST_ID: Final = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
 _LONGEST_LAST_ID: Final = 256
 _BRACE: Final = re.compile(rb"[ \t\r\n]*\{")
@@ -159,7 +157,6 @@ class BodySplitter(Generic[T]):
         if known is not None:
             return known
         text = body if stop == len(body) else body[:stop]
-        _check_id(text)
         match, ident, start = _ID.match(text), None, 1
         if match:
             ident, start = match[1], match.end()
@@ -296,10 +293,9 @@ class BodySplitter(Generic[T]):
 def _ident(body: bytes, stop: int) -> tuple[bytes | None, int]:
     """The id that a body begins with, as written, and where the rest begins; 0 if it is not written as most are."""
     if body.startswith(_ID_FIRST):
-        found = _PLAIN_ID.match(body, 0, stop)
+        found = _ID.match(body, 0, stop)
         if found is not None:
             return found[1], found.end()
-        _check_id(body)
     return None, 1 if body.startswith(b"{") else 0
 
 
@@ -310,11 +306,6 @@ def _told(flaw: Exception) -> tuple[bool, str]:
     if isinstance(flaw, msgspec.ValidationError):
         return True, f"the body is no v2 inference message: {flaw}"
     return False, str(flaw)
-
-
-def _check_id(text: bytes) -> None:
-    if _LONG_ID.match(text):
-        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
 
 
 def _start(piece: bytes) -> int:
