@@ -6,7 +6,7 @@ Everything above - queues, policies, admission, replies - is the same for v1, fo
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from carpool.compiled import mypyc_attr
 from carpool.scheduling import messages
@@ -15,6 +15,9 @@ from carpool_sidecar.protocols import steps
 Headers = tuple[tuple[str, str], ...]
 Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
 
+
+MOST_TEXT: Final = 64 * 1024
+"""Bytes that a message may have beside its rows: they are read one by one, compared byte for byte, and kept."""
 
 LARGEST_CONTENT = 64 * 1024
 """Largest body that is compared with others: hashing a larger one would take longer than all other work on it."""

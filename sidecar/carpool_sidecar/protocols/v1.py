@@ -23,9 +23,6 @@ from carpool_sidecar.protocols import beyond_json, forms, incremental_scan, inte
 
 Rows = json_rows.Rows
 
-# Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
-_MAX_OTHERS = 64 * 1024
-
 _REQUEST_MEMBERS: Final = ("instances", "inputs")
 _ANSWER_MEMBERS: Final = ("predictions", "outputs")
 
@@ -167,11 +164,11 @@ def parse_in_steps(
         except (errors.BadRequest, errors.Unbatchable) as error:
             mask = yield from beyond_json.masked(body, with_words=False)
             if mask is None:
-                raise _explained(body, error, _MAX_OTHERS) from None
+                raise _explained(body, error, interface.MOST_TEXT) from None
         try:
             return (yield from _parse(body, mask, max_rows, mixes))
         except (errors.BadRequest, errors.Unbatchable) as error:
-            raise _explained(mask, error, _MAX_OTHERS) from None
+            raise _explained(mask, error, interface.MOST_TEXT) from None
     except RecursionError:
         raise errors.BadRequest("the body is nested too deeply") from None
 
@@ -305,7 +302,7 @@ class RequestScan:
         found = self._list
         if found is None or not found.finish() or found.has_too_many or not found.starts:
             return None
-        if body.size - found.end > _MAX_OTHERS:
+        if body.size - found.end > interface.MOST_TEXT:
             return None
         around = b"%b[0]%b" % (self._beginning, b"".join(body.between(found.end, body.size)))
         try:
@@ -400,7 +397,7 @@ def _parse(body: bytes, mask: bytes, max_rows: int, mixes: bool) -> steps.Steps[
     name = present[0]
     at = members.pop(name)
     text = body[at.value : at.stop] if at.stop - at.value <= _WORTH_A_VIEW else memoryview(body)[at.value : at.stop]
-    if len(body) - len(text) > _MAX_OTHERS:
+    if len(body) - len(text) > interface.MOST_TEXT:
         raise _too_large(len(body) - len(text))
     if text == b"null":
         raise errors.NoInstances
@@ -452,4 +449,4 @@ def _explained(body: bytes, error: Exception, most_others: int = sys.maxsize) ->
 
 
 def _too_large(others: int) -> errors.BadRequest:
-    return errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")
+    return errors.BadRequest(f"members beside the list take {others} bytes; at most {interface.MOST_TEXT} are allowed")

@@ -194,9 +194,6 @@ def _says_nothing(value: object) -> bool:
 
 # --- how much a message may say -----------------------------------------------------------------------------
 
-MOST_TEXT = 64 * 1024
-"""Bytes that a message may have beside its tensors' data: they are read one by one, and kept."""
-
 MOST_TENSORS = 1000
 """Inputs, or outputs, of one message: each takes time of its own, in its call and in each caller's answer as well."""
 

@@ -23,7 +23,6 @@ PRORATED = ("carpool-usage", "prorated")
 """Tells a caller that numbers of its answer are its share of the batch's, by bytes."""
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
-_LONGEST_OUTLINE = 64 * 1024
 _OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
 _BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
@@ -254,7 +253,7 @@ class Outline:
     @property
     def can_be_matched(self) -> bool:
         """Whether there is little text around the values, all of which is here."""
-        return self.is_whole and sum(map(len, self.texts)) <= _LONGEST_OUTLINE
+        return self.is_whole and sum(map(len, self.texts)) <= interface.MOST_TEXT
 
     def match(self, body: bytes) -> steps.Steps[Found | None]:
         """What is in a body that is like this one; None for another body."""

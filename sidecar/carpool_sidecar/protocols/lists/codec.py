@@ -24,8 +24,6 @@ AVOID_SECONDS = 60.0
 
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
 
-# Members beside the rows are compared byte for byte and kept: few, and so large at most.
-_MAX_OTHERS = 64 * 1024
 _MOST_TEMPLATES = 8
 _MOST_KINDS = 64
 _MOST_AVOIDED = 1000
@@ -337,7 +335,7 @@ class Codec:
         If it `is_typical`, no rule before this one has refused the value.
         """
         around = text.around(spans)
-        if sum(map(len, around)) > _MAX_OTHERS:
+        if sum(map(len, around)) > interface.MOST_TEXT:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         texts = _without(text, spans, rule.ignore) if rule.ignore else around
         template = Template(rule, texts, around, along, takes_single)

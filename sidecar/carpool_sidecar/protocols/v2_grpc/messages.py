@@ -17,7 +17,7 @@ from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
 
 from carpool_sidecar import caches, errors
-from carpool_sidecar.protocols import steps, v2
+from carpool_sidecar.protocols import interface, steps, v2
 from carpool_sidecar.protocols.v2_grpc import tensors
 
 # Tags: the field's number and wire type 2, which is a length and so many bytes. ModelInferRequest and
@@ -95,7 +95,7 @@ def scan(body: bytes, kind: MessageType = REQUEST) -> Fields:
     except IndexError:  # a field ends behind the end of what it is in
         raise kind.invalid() from None
     except ValueError:
-        if len(body) <= v2.MOST_TEXT:
+        if len(body) <= interface.MOST_TEXT:
             kind.decode(body)
         raise errors.Unbatchable(errors.NotBatched.MEMBERS) from None
 
@@ -140,7 +140,7 @@ def _scan(body: bytes, raw_tag: int) -> Fields:
         for index in places:
             rest[index], data, left = _without_contents(rest[index], left)
             contents.append(data)
-    if end > v2.MOST_TEXT and sum(map(len, rest)) > v2.MOST_TEXT:
+    if end > interface.MOST_TEXT and sum(map(len, rest)) > interface.MOST_TEXT:
         raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     return Fields(name, version, identity, b"".join(rest), raw, contents)
 

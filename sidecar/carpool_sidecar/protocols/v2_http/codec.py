@@ -48,14 +48,8 @@ class Codec:
         self.parse_in_steps = memory.requests.parse_in_steps
 
     @property
-    def info(self) -> models.ModelInfo:
-        """See the class."""
-        return self._info
-
-    @info.setter
-    def info(self, told: models.ModelInfo) -> None:
-        self._info = told
-        self.max_batch_size = told.most_rows  # every request asks for it
+    def max_batch_size(self) -> int:
+        return self.info.most_rows
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """See `interface.Codec`.

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from carpool_sidecar import caches, errors
-from carpool_sidecar.protocols import beyond_json, frames, json_members, json_rows, steps, v2
+from carpool_sidecar.protocols import beyond_json, frames, interface, json_members, json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import declarations, json_lists
 
 PLACEHOLDER: Final = b"0"
@@ -25,7 +25,7 @@ PLACEHOLDER: Final = b"0"
 
 _MOST_KEPT_BYTES: Final = 4 * 1024 * 1024  # of templates; what is known of them takes about three times as much again
 _MOST_SIBLINGS: Final = 8  # alike up to their first data, and tried one after the other
-_MOST_OF_SIBLINGS: Final = _MOST_SIBLINGS * (v2.MOST_TEXT + caches.ENTRY)
+_MOST_OF_SIBLINGS: Final = _MOST_SIBLINGS * (interface.MOST_TEXT + caches.ENTRY)
 # As most clients write it, and as it may be written; all but the last of no more than `v2.LONGEST_ID` bytes.
 _ID_FIRST: Final = b'{"id":'
 _ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]{0,1022}")[ \t\r\n]*,')
@@ -216,7 +216,7 @@ class BodySplitter(Generic[T]):
         """The templates of bodies that have the same text before their first data."""
         before = body.find(b'"data":', start, stop)
         end = before if before >= 0 else stop
-        return self._known.get(body[start:end], ()) if end - start <= v2.MOST_TEXT else ()
+        return self._known.get(body[start:end], ()) if end - start <= interface.MOST_TEXT else ()
 
     def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> Parted[T]:
         """The same for a text that is new."""
@@ -247,7 +247,7 @@ class BodySplitter(Generic[T]):
             raise msgspec.DecodeError("the data are no JSON")
         edges = [0, *(edge for span in found for edge in span), len(text)]
         pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
-        if sum(map(len, pieces)) > v2.MOST_TEXT:
+        if sum(map(len, pieces)) > interface.MOST_TEXT:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         whole = PLACEHOLDER.join(pieces)
         json.loads(whole, object_pairs_hook=_unique, parse_int=str, parse_float=str)
