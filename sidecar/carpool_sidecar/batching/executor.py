@@ -17,7 +17,7 @@ from carpool.runtime import driver
 from carpool.scheduling import messages
 from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import calls, retried_statuses
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, steps
 from carpool_sidecar.recording import ring
 
 log = logging.getLogger("carpool.sidecar.batching")
@@ -104,7 +104,7 @@ class Executor:
                 out.work = self._turns.start(call.read_in_steps(reply), told)
                 return
             else:
-                batch.about = found = call.read(reply)
+                batch.about = found = steps.at_once(call.read_in_steps(reply))
                 outcome = found.rows
         except Exception as error:
             outcome = error

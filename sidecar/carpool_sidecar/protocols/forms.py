@@ -27,8 +27,11 @@ import msgspec
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import form_scan
 
-# Names are text of callers, and what they are part of is kept for a while.
-_LONG: Final = 256
+scan: Final = form_scan.scan
+"""The form of text in pieces: what `of` makes a digest of, or does again in detail, where it is needed."""
+
+LONG: Final = 256
+"""Bytes of a form that is not kept longer than this: names are text of callers."""
 
 # Each number is in two lists, of which the outer one has one that is complete: rows of numbers.
 _FLAT: Final = 2 | 1 << 6
@@ -71,7 +74,7 @@ def of(text: bytes | memoryview, nesting: int = -1) -> bytes:
         found = form_scan.scan(b"", text, 0, len(text), True)
         if found is None:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
-    return found if len(found) <= _LONG else short(found)
+    return found if len(found) <= LONG else short(found)
 
 
 def of_numbers(nesting: int, depth: int) -> bytes:
@@ -88,7 +91,7 @@ def of_numbers(nesting: int, depth: int) -> bytes:
 
 def short(form: bytes) -> bytes:
     """A form, or a digest if it is long: nearly everything else about a request is shorter."""
-    return form if len(form) <= _LONG else hashlib.blake2b(form, digest_size=16).digest()
+    return form if len(form) <= LONG else hashlib.blake2b(form, digest_size=16).digest()
 
 
 def may_be_several(form: bytes) -> bool:

@@ -146,7 +146,9 @@ def parse_request(
             if rows and mixes:
                 return Payload(name, body, text, rows, b"", forms.ANY)
             if rows:
-                form = forms.of(text) if is_short else json_rows.form(rows, text)
+                form = forms.scan(b"", text, 0, len(text), False) if is_short else None
+                if form is None or len(form) > forms.LONG:
+                    form = json_rows.form(rows, text)
                 return Payload(name, body, text, rows, b"", form)
         except (msgspec.DecodeError, RecursionError):
             pass  # more members follow, or it is malformed: which, and where, is found out below
