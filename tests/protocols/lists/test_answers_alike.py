@@ -95,6 +95,68 @@ def test_an_answer_unlike_the_last_is_judged_as_if_it_were_the_first(body: bytes
     assert results[0] == results[1]
 
 
+COLUMNS = b'{"outputs": {"x": [[1], [2]], "y": ["a", "b"]}}'
+ODD_COLUMNS = {
+    "another name": COLUMNS.replace(b'"y"', b'"z"'),
+    "a column more": COLUMNS.replace(b'"y"', b'"w": [0, 0], "y"'),
+    "a column of another length": COLUMNS.replace(b'"a", "b"', b'"a"'),
+    "no list": COLUMNS.replace(b'["a", "b"]', b'"a"'),
+    "text as between the columns": COLUMNS.replace(b'"a"', rb'"], \"y\": ["'),
+    "a list that ends early": COLUMNS.replace(b"[1], ", b"[1]], "),
+    "the same name twice": COLUMNS.replace(b'"y": ["a", "b"]', b'"y": ["a", "b"], "y": ["c", "d"]'),
+    "NaN": COLUMNS.replace(b"[1]", b"NaN"),
+    "written in another way": COLUMNS.replace(b", ", b","),
+    "cut": COLUMNS[:-1],
+}
+
+
+@pytest.mark.parametrize("body", ODD_COLUMNS.values(), ids=ODD_COLUMNS)
+def test_columns_unlike_the_last_are_judged_as_if_they_were_the_first(body: bytes) -> None:
+    results = []
+    for is_used in (False, True):
+        by = codec_of("tfserving-columns")
+        batch = Batch(by, {"inputs": {"a": [1]}}, {"inputs": {"a": [2]}})
+        if is_used:
+            assert [share for _, share in batch.answered(COLUMNS)][1] == b'{"outputs": {"x": [[2]], "y": ["b"]}}'
+        try:
+            results.append(str(batch.answered(body)))
+        except errors.CarpoolError as error:
+            results.append(f"{type(error).__name__}: {error}")
+    assert results[0] == results[1]
+
+
+ODD_INPUTS = {
+    "as it was": {"a": [1, 2], "b": ["x", "y"]},
+    "text as between the columns": {"a": [1, 2], "b": ['],"b":[', "y"]},
+    "columns of other lengths": {"a": [1, 2], "b": ["x"]},
+    "no rows": {"a": [], "b": []},
+    "no list": {"a": [1, 2], "b": "x"},
+    "another name": {"a": [1, 2], "c": ["x", "y"]},
+    "a column more": {"a": [1, 2], "b": ["x", "y"], "c": [0, 0]},
+    "another order": {"b": ["x", "y"], "a": [1, 2]},
+}
+
+
+@pytest.mark.parametrize("asked", ODD_INPUTS.values(), ids=ODD_INPUTS)
+@pytest.mark.parametrize(
+    "rule", ["tfserving-columns", "{own: {path: /p, list: inputs.a, along: inputs.b, answers: $}}"]
+)
+def test_requests_with_several_lists_are_understood_alike_the_first_and_the_second_time(
+    rule: str, asked: dict[str, list[object]]
+) -> None:
+    results = []
+    for is_used in (False, True):
+        by = codec.Codec(rules.load([rule]), clock=lambda: 0.0)
+        if is_used:
+            by.parse(json.dumps({"inputs": ODD_INPUTS["as it was"]}).encode(), 1000)
+        try:
+            payload = by.parse(json.dumps({"inputs": asked}).encode(), 1000)
+            results.append((payload.key, payload.row_count, payload.row_sizes(0, payload.row_count)))
+        except errors.Unbatchable as error:
+            results.append((str(error),))
+    assert results[0] == results[1]
+
+
 def test_answers_that_are_bare_lists_are_shared_out_alike_the_first_and_the_second_time() -> None:
     used = codec_of(TEI)
     for number in range(2):
