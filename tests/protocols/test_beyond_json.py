@@ -193,4 +193,4 @@ def test_a_mask_is_json_of_the_same_size_wherever_its_steps_end(rows: list[Any],
         mask = steps.at_once(beyond_json.masked(text)) or text
     assert len(mask) == len(text)
     assert [len(row) for row in json_rows.LIST.decode(mask)] == [len(json.dumps(row)) for row in rows]
-    assert steps.at_once(incremental_scan.rows_in_steps(mask, 0, len(mask))) is not None or not rows
+    assert steps.at_once(incremental_scan.scan_in_steps(mask, 0, len(mask))) is not None or not rows

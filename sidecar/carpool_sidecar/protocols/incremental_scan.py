@@ -323,24 +323,6 @@ def scan_in_steps(
         in_detail = True
 
 
-def rows_in_steps(
-    body: bytes,
-    start: int,
-    stop: int,
-    max_rows: int = sys.maxsize,
-    of: bytes | None = None,
-    with_form: bool = False,
-) -> steps.Steps[json_rows.Rows | None]:
-    """The rows of the list from `start` to before `stop`, brackets included; what is around it is not looked at.
-
-    They are those `of` another text if the body is that text's mask. None if it is for others to tell what is there.
-    """
-    scan = yield from scan_in_steps(body, start, stop, max_rows, with_form)
-    if scan is None or scan.end != stop or scan.has_too_many:
-        return None
-    return scan.rows(body if of is None else of)
-
-
 def list_in_steps(
     text: bytes,
     mask: bytes,
@@ -354,12 +336,12 @@ def list_in_steps(
 
     Raises what `json_rows.find` does.
     """
+    if scan is None and stop - start >= LARGE:
+        scan = yield from scan_in_steps(mask, start, stop, max_rows, with_form)
+        if scan is not None and (scan.end != stop or scan.has_too_many):
+            scan = None
     if scan is not None:
         return scan.rows(text)
-    if stop - start >= LARGE:
-        rows = yield from rows_in_steps(mask, start, stop, max_rows, text, with_form)
-        if rows is not None:
-            return rows
     found = json_rows.find(mask[start:stop], max_rows)
     return found if mask is text else beyond_json.sliced(text, start, mask, found)
 

@@ -258,23 +258,29 @@ def _look_in_pieces(body: bytes, start: int, stop: int) -> steps.Steps[Looked | 
     if body[start + 1] not in BLANK_OR_LIST and body[start + 1] != _QUOTE:
         elements = yield from _count_flat(body, start + 1, stop - 1)
         return None if elements is None else Looked(elements, None)
-    rows = yield from incremental_scan.rows_in_steps(body, start, stop, _MOST_ROWS)
-    if rows is None:
+    scan = yield from _scanned(body, start, stop)
+    if scan is None:
         mask = yield from beyond_json.masked(body)
-        if mask is not None:
-            rows = yield from incremental_scan.rows_in_steps(mask, start, stop, _MOST_ROWS, of=body)
-    if rows is None:
+        scan = None if mask is None else (yield from _scanned(mask, start, stop))
+    if scan is None:
         return None
+    rows = None if scan.has_too_many else scan.rows(body)
     if body.find(b'"', start, stop) < 0:
         elements = yield from _count_nested(body, start, stop)
         return None if elements is None else Looked(elements, rows)
-    if body.count(b'"', start, stop) > 2 * v2.MOST_STRINGS:
+    if rows is None or body.count(b'"', start, stop) > 2 * v2.MOST_STRINGS:
         return None
     for first in range(0, len(rows), _ROWS_A_STEP):
         if any(each[0] in (_OPENING, _BRACE) for each in rows[first : first + _ROWS_A_STEP]):
             return None
         yield
     return Looked(len(rows), rows)
+
+
+def _scanned(text: bytes, start: int, stop: int) -> steps.Steps[incremental_scan.IncrementalScan | None]:
+    """The list from `start` to before `stop`; None if there is another, or none that can be cut."""
+    found = yield from incremental_scan.scan_in_steps(text, start, stop, _MOST_ROWS)
+    return found if found is not None and found.end == stop else None
 
 
 def _count_flat(body: bytes, at: int, stop: int) -> steps.Steps[int | None]:
