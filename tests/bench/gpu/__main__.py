@@ -101,15 +101,15 @@ def _publish(options: argparse.Namespace, console: Console, sections: Sequence[r
         console.print(tables.terminal(tables.verdict_table(tables.verdicts(sections))))
     has_chart = chart.draw(sections, options.out / "gpu.svg")
     if options.page:
-        options.page.write_text(renewed(options.page.read_text(), page))
+        options.page.write_text(renewed(options.page.read_text(), markdown(sections, with_verdicts=False)))
         chart.draw(sections, options.page.with_suffix(".svg"))
         console.print(f"written to {options.page}")
     console.print(f"written to {options.out}: gpu.md{', gpu.svg' if has_chart else ''}")
 
 
-def markdown(sections: Sequence[results.Section]) -> str:
-    """All of it as a page: runs that are the same are named once."""
-    parts = [tables.markdown(tables.verdict_table(tables.verdicts(sections)))]
+def markdown(sections: Sequence[results.Section], *, with_verdicts: bool = True) -> str:
+    """All of it as a page: runs that are the same are named once. Verdicts are for who works on it, not for readers."""
+    parts = [tables.markdown(tables.verdict_table(tables.verdicts(sections)))] if with_verdicts else []
     told: dict[str, Any] | None = None
     for section in sections:
         if section.facts != told:
