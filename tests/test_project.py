@@ -18,6 +18,7 @@ OTHERS = (
     ".ci/uv.txt",
     ".ci/compiled.txt",
     ".ci/wheels.txt",
+    ".ci/workflows.txt",
     "tests/helm.txt",
     "tests/bench/demo.txt",
     "tests/bench/gpu/requirements.txt",
