@@ -3,8 +3,8 @@
 A real sidecar on loopback, on the fast lane and warm, answers two clients whose requests make one batch. What is
 recorded is all that runs in Carpool's own packages from the moment the first request's bytes come to the moment both
 clients have their answers. The scheduler counts by the functions that others call; what it calls itself is counted
-apart. The command also brings the table in CONTRIBUTING.md up to date; a test holds the table, and its length, to the
-code.
+apart. The command also brings the table in docs/request-path.md up to date; a test holds the table, and its length, to
+the code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from carpool_sidecar.app import wiring
 from tests import loopback
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGE = ROOT / "CONTRIBUTING.md"
+PAGE = ROOT / "docs" / "request-path.md"
 MOST_FUNCTIONS, MOST_FILES = 51, 17
 
 _PACKAGES = ("carpool", "sidecar")

@@ -1,4 +1,4 @@
-"""The straight path: how many functions a small request crosses, and that CONTRIBUTING.md lists them."""
+"""The straight path: how many functions a small request crosses, and that docs/request-path.md lists them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def test_a_small_request_crosses_few_functions_in_few_files(recorded):
     assert files <= path.MOST_FILES, recorded.table()
 
 
-def test_contributing_lists_the_functions_of_a_request(recorded):
+def test_the_page_lists_the_functions_of_a_request(recorded):
     page = path.PAGE.read_text()
     assert recorded.written(page) == page, "run: python -m tests.path"
