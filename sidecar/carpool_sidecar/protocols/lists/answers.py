@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -221,8 +221,9 @@ class ResponseFormat(enum.Enum):
             opening, between, closing = result.brackets.get(name, _BARE)
             pieces += (bytes(rows[0]),) if is_bare else (opening, between.join(rows), closing)
         pieces.append(result.texts[-1])
-        # One share that is not exact makes the sum so.
-        headers = next((share.result.headers for share in mine if PRORATED in share.result.headers), result.headers)
+        headers = result.headers
+        if len(mine) > 1:  # one share that is not exact makes the sum so
+            headers = next((share.result.headers for share in mine if PRORATED in share.result.headers), headers)
         return interface.RenderedResponse(headers, (b"".join(pieces),))
 
 
@@ -483,6 +484,9 @@ _PATTERNS: dict[str, tuple[re.Pattern[bytes], re.Pattern[bytes]]] = {}  # by nam
 
 def _rows(mine: Sequence[Share], name: Name) -> Sequence[bytes | msgspec.Raw]:
     """The rows of one list, numbered from 0 if they are numbered."""
+    if len(mine) == 1 and not mine[0].result.is_numbered:
+        result, start, stop = mine[0]
+        return cast(Sequence[bytes | msgspec.Raw], result.rows[name])[start:stop]
     found: list[bytes | msgspec.Raw] = []
     before: list[bytes] = []
     for result, start, stop in mine:
