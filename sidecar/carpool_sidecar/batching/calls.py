@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 from carpool.compiled import mypyc_attr
 from carpool.program import shared_names
@@ -172,13 +172,9 @@ class Call(driver.Call):
     def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
         """Make the scheduler's request of a head and rows; `size` is the body's, in bytes."""
         most = head.route.codec.max_batch_size
-        if isinstance(payload, interface.KeepsBody):  # as most are: known by its class, it is read without a look-up
-            kept = cast(interface.KeepsBody, payload)
-            own, rows, self.response_format = kept.key, kept.row_count, kept.response_format
-        else:
-            own, rows, self.response_format = payload.key, payload.row_count, payload.response_format
-        key = (head.target, head.headers, own)  # requests with equal keys may share a batch
-        super().__init__(key, rows, size, payload, head, head.timeout, most, head.priority)
+        self.response_format = payload.response_format
+        key = (head.target, head.headers, payload.key)  # requests with equal keys may share a batch
+        super().__init__(key, payload.row_count, size, payload, head, head.timeout, most, head.priority)
 
     @property
     def origin(self) -> Hashable | None:

@@ -24,8 +24,12 @@ LARGEST_CONTENT = 64 * 1024
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class KeepsBody:
-    """Base of payloads that keep their caller's `body`, with what is asked of each: see `Payload`."""
+class Payload:
+    """One parsed request; the base of those of all protocols. `body` is as its caller sent it, where that is kept.
+
+    Requests with equal `key`s (and targets and headers) may share a batch. `response_format` is None for the v1
+    protocol's answers, which are made of rows directly.
+    """
 
     __slots__ = ("body", "key", "response_format", "row_count")
     body: bytes
@@ -34,14 +38,22 @@ class KeepsBody:
     row_count: int
 
     @property
-    def content(self) -> bytes | None:
-        """Implements `Payload`."""
+    def content(self) -> Hashable | None:
+        """What the caller sent, equal only for requests that ask for the same; None if it is too large to compare."""
         return self.body if len(self.body) <= LARGEST_CONTENT else None
 
     @property
     def row_pattern(self) -> Hashable | None:
-        """Implements `Payload`: nothing beside what the key tells."""
+        """What the rows look like with their values left out; None if the key tells that, or nothing does."""
         return None
+
+    def row_sizes(self, start: int, stop: int) -> Sequence[int]:
+        """Bytes of the rows `start` to `stop` (exclusive)."""
+        raise NotImplementedError
+
+    def row_lengths(self, start: int, stop: int) -> Sequence[int]:
+        """Elements of each of those rows."""
+        raise NotImplementedError
 
 
 LARGE_ANSWER = 512 * 1024
@@ -130,41 +142,6 @@ class ResponseFormat(Protocol):
     def render(self, shares: Sequence[messages.Piece]) -> RenderedResponse:
         """The answer, of one or more shares in the order of the caller's own rows; `predictions` is a slice of
         its batch's rows."""
-        ...
-
-
-class Payload(Protocol):
-    """One parsed request.
-
-    Requests with equal `key`s (and targets and headers) may share a batch. `response_format` is None for the v1
-    protocol's answers, which are made of rows directly.
-    """
-
-    @property
-    def key(self) -> Hashable: ...
-
-    @property
-    def row_count(self) -> int: ...
-
-    @property
-    def response_format(self) -> ResponseFormat | None: ...
-
-    @property
-    def content(self) -> Hashable | None:
-        """What the caller sent, equal only for requests that ask for the same; None if it is too large to compare."""
-        ...
-
-    @property
-    def row_pattern(self) -> Hashable | None:
-        """What the rows look like with their values left out; None if the key tells that, or nothing does."""
-        ...
-
-    def row_sizes(self, start: int, stop: int) -> Sequence[int]:
-        """Bytes of the rows `start` to `stop` (exclusive)."""
-        ...
-
-    def row_lengths(self, start: int, stop: int) -> Sequence[int]:
-        """Elements of each of those rows."""
         ...
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, cast
 
 import msgspec
@@ -67,7 +67,7 @@ class _Lists(msgspec.Struct):
 _LISTS = msgspec.json.Decoder(_Lists)
 
 
-class Payload(interface.KeepsBody):
+class Payload(interface.Payload):
     """One parsed request body.
 
     `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `list_name` is
@@ -102,7 +102,7 @@ class Payload(interface.KeepsBody):
         self.response_format = None
 
     @property
-    def content(self) -> bytes | None:
+    def content(self) -> Hashable | None:
         """Implements `interface.Payload`."""
         return super().content if self.parts is None else None
 

@@ -96,7 +96,7 @@ class Template:
         return found
 
 
-class Payload(interface.KeepsBody):
+class Payload(interface.Payload):
     """One parsed request: `columns` are its lists in order, mostly one; `main` is the first not along others."""
 
     __slots__ = ("columns", "main", "template")

@@ -7,8 +7,8 @@ embeddings in `tensors_from_embeddings`. How tensors travel is a `Transport`'s.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
@@ -71,20 +71,22 @@ class Front(Protocol[M]):
         ...
 
 
-class Payload:
+class Payload(interface.Payload):
     """One request, decoded: a column for each input that it has. `most` is the codec's `max_batch_size` then."""
 
-    __slots__ = ("before", "columns", "has_rows", "key", "outputs", "response_format", "row_count")
-
-    content: ClassVar[None] = None  # the body is not kept
-    row_pattern: ClassVar[None] = None  # the key has the shapes
+    __slots__ = ("before", "columns", "has_rows", "outputs")
 
     def __init__(self, model: models.ModelName, asked: Asked, has_rows: bool, most: int) -> None:
         self.columns, self.outputs, self.before, self.response_format = asked
         self.row_count = self.columns[0].rows
         self.has_rows = has_rows
         # The model, which a path need not name, and how many rows go together.
-        self.key: Hashable = (model, self.outputs, self.before, has_rows, most, *[each.key for each in self.columns])
+        self.key = (model, self.outputs, self.before, has_rows, most, *[each.key for each in self.columns])
+
+    @property
+    def content(self) -> None:
+        """Implements `interface.Payload`: the body is not kept."""
+        return None
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they go to the predictor."""

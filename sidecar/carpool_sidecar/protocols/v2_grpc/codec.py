@@ -17,7 +17,7 @@ from carpool_sidecar.protocols.v2_grpc import messages, tensors
 _LARGE: Final = 128 * 1024  # bytes of a body that is understood in steps
 
 
-class Payload(interface.KeepsBody):
+class Payload(interface.Payload):
     """One parsed request."""
 
     # State: answered, the outputs that the first of its answers had, if it is cut.

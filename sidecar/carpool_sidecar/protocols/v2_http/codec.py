@@ -70,7 +70,7 @@ class Codec:
 # --- parsing ----------------------------------------------------------------------------------------------------
 
 
-class Payload(interface.KeepsBody):
+class Payload(interface.Payload):
     """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary.
 
     `ident` is the caller's id as written, if it is not the template's.
