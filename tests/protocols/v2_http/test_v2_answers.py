@@ -118,6 +118,15 @@ def test_not_a_number_stays_beside_texts_and_objects_as_in_v1_and_in_lists(spoke
     assert math.isnan(second["outputs"][0]["data"][0])
 
 
+@pytest.mark.parametrize("word", ["NaN", "-NaN", "Infinity", "-Infinity", "Inf", "-Inf", "nan"])
+@pytest.mark.parametrize("rest", [',"parameters":{"x":%s}', ',"more":[%s]', ',"outputs":[%s]'])
+def test_what_is_not_finite_is_refused_beside_data(spoken, word, rest):
+    body = in_json("[NaN,1]", rest=rest % word)
+    for _ in range(2):
+        with pytest.raises(errors.BadRequest):
+            spoken.parse(body, 100)
+
+
 def test_not_a_number_is_found_beside_names_that_look_like_one(spoken):
     body = in_json("[NaN,-Infinity]", rest=',"parameters":{"NaN":"Inf,NaN,"}').replace(b'"x"', b'"Infinity"')
     parts = parts_of(spoken, body, body)

@@ -231,8 +231,8 @@ class BodySplitter(Generic[T]):
                 return self._learn_masked(text, mask, ident, start)
             except msgspec.ValidationError as misfit:
                 is_sure, words = _told(misfit)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # the first one tells more
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                pass  # the first one tells more, also where a word of the mask is beside the data
         raise errors.BadRequest(words) if is_sure else json_rows.no_json(text, words)
 
     def _learn_masked(self, text: bytes, mask: bytes, ident: bytes | None, start: int) -> Parted[T]:
