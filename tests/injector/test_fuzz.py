@@ -63,6 +63,7 @@ _LISTS = {
     "allowed-batch-sizes",
     "lists",
     "embeddings-output",
+    "priority-header",
 }
 _CLAIMS: dict[str, list[Any]] = {
     "takeover": ["port-swap", "queue-proxy", "kserve-agent", "named-port", "none", "evil", None],
