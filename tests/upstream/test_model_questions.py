@@ -24,6 +24,7 @@ class Predictor:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.asked: list[str] = []
+        self.json_only = False
         self.hangs = asyncio.Event()
         self.hangs.set()
 
@@ -31,6 +32,8 @@ class Predictor:
         self.asked.append(f"{request.method} {request.raw_path}")
         await self.hangs.wait()
         answer = self.answers.get(request.raw_path, 404)
+        if self.json_only and request.body_exists and request.content_type != "application/json":
+            answer = 422
         if isinstance(answer, int):
             return web.Response(status=answer, body=b'{"error":"no"}', content_type="application/json")
         if isinstance(answer, bytes):
@@ -142,6 +145,15 @@ async def test_models_are_those_of_the_repository_index(predictor: Predictor, qu
     predictor.answers = {"/v2/repository/index": [{"name": "a", "version": "1", "state": "READY"}]}
     assert await questions.models() == ["a"]
     assert predictor.asked == ["POST /v2/repository/index"]
+
+
+async def test_servers_that_only_read_a_declared_json_body_tell_of_their_models(
+    predictor: Predictor, questions: Questions
+) -> None:
+    """MLServer answers a body of another type with 422."""
+    predictor.json_only = True
+    predictor.answers = {"/v2/repository/index": [{"name": "a", "state": "READY"}]}
+    assert await questions.models() == ["a"]
 
 
 async def test_models_are_those_that_kserve_lists_where_there_is_no_index(

@@ -188,7 +188,10 @@ class HttpQuestions:
             raise errors.BadRequest("the model's name has characters that a URL does not allow there")
         url = aiohttp_client.address(self._base, path)
         with aiohttp_client.translated():
-            async with self._client().request(method, url, data=body, allow_redirects=False) as response:
+            # MLServer reads no body without a type.
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            asked = self._client().request(method, url, data=body, headers=headers, allow_redirects=False)
+            async with asked as response:
                 answer = await _read(response)
                 if 200 <= response.status < 300:
                     return answer
