@@ -83,6 +83,7 @@ LAYERS = {
     "carpool.functions.arrays": Layer({"carpool.functions"}, PURE),
     "carpool.program": Layer({"carpool.program"}),
     "carpool.program.allocator": Layer(set(), STDLIB),
+    "carpool.program.model_servers": Layer(set(), PURE),
     "carpool.program.shared_names": Layer(set(), PURE | TEXT),
     "carpool.program.signals": Layer(set(), STDLIB),
     "carpool_sidecar": Layer({"carpool_sidecar", "carpool"}),
@@ -110,6 +111,15 @@ LAYERS = {
             },
             STDLIB - IO | {"msgspec"},
         ),
+    ),
+    # What a predictor's answers mean: values in, words out.
+    "carpool_sidecar.doctor": Layer(
+        {
+            *(f"carpool_sidecar.{room}" for room in ("doctor", "planning.probing", "protocols.models")),
+            "carpool_sidecar.protocols.lists.rules",
+            "carpool.program.model_servers",
+        },
+        PURE | TEXT | {"msgspec"},
     ),
     "carpool_sidecar.recording.ring": Layer(
         {"carpool.scheduling.messages", "carpool.errors", "carpool.measures"}, PURE | {"array", "struct"}
@@ -201,7 +211,14 @@ LAYERS = {
         {
             *(
                 f"carpool_sidecar.app.{word}"
-                for word in ("drain_command", "advise_command", "lists_command", "probe_command", "process")
+                for word in (
+                    "drain_command",
+                    "advise_command",
+                    "lists_command",
+                    "probe_command",
+                    "doctor_command",
+                    "process",
+                )
             ),
             "carpool_sidecar.planning",
             "carpool_sidecar.live",
@@ -214,6 +231,10 @@ LAYERS = {
     "carpool_injector.core": Layer({"carpool_injector.core"}, PURE | TEXT | {"pydantic"}),
     "carpool_injector.core.settings": Layer(
         {"carpool_injector.core", "carpool.program.shared_names"}, PURE | TEXT | {"pydantic"}
+    ),
+    **dict.fromkeys(
+        ("carpool_injector.core.servers", "carpool_injector.core.list_servers"),
+        Layer({"carpool_injector.core", "carpool.program.model_servers"}, PURE | TEXT | {"pydantic"}),
     ),
     "carpool_injector.core.plain_yaml": Layer(set(), PURE | TEXT | {"yaml"}),
     "carpool_injector.objects": Layer(

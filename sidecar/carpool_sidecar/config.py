@@ -42,6 +42,7 @@ there, so this program can stand in for it. Example:
   carpool-sidecar --component-port 8080 --max-batch-size 32
 
 Which version is it, and does its hot path run compiled? carpool-sidecar --version.
+What is this predictor, what does batching buy there, what should be set? See carpool-sidecar doctor --help.
 What do rules of --lists make of a request? See carpool-sidecar lists --help.
 What do batches buy at your predictor? See carpool-sidecar probe --help.
 How many pods does a load need? See carpool-sidecar plan --help.

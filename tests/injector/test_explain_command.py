@@ -269,3 +269,24 @@ def test_the_example_of_the_readme_is_explained_as_the_readme_says(
     (tmp_path / args[-1]).write_text(manifest[1])
     monkeypatch.chdir(tmp_path)
     assert testing.CliRunner().invoke(cli.program, args).stdout == output
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["tritonserver", "--model-repository=/m"], "Triton speaks v2 over HTTP and gRPC, which needs no rule"),
+        (["mlflow", "models", "serve", "-m", "/m", "-h", "0.0.0.0"], "MLflow makes one table of all instances"),
+        (["vllm", "serve", "m"], "vLLM batches by itself what arrives together"),
+    ],
+    ids=["triton", "mlflow", "vllm"],
+)
+def test_what_is_known_of_the_server_is_told(
+    run: Run, values: Callable[..., Any], command: list[str], words: str
+) -> None:
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"carpool.dev/inject": "true"}},
+        "spec": {"containers": [{"name": "app", "image": "acme/app:1", "command": command}]},
+    }  # fmt: skip
+    text = run(pod).stdout
+    assert words in text[text.index("its server:") :]
+    assert any(words in line for line in values(pod)["server"])

@@ -78,6 +78,7 @@ def _lines(file: str, found: explanation.Explanation) -> Iterator[str]:
     yield from _section("who asks", _decision(found))
     yield from _section("its pod", [*found.certain, *(f"expected: {text}" for text in found.expected)])
     yield from _section("how" if found.asked else "how, if it asked", _plan(found))
+    yield from _section("its server", list(found.server))
     width = max((len(each.key) for each in found.settings), default=0)
     yield from _section("settings", [line for each in found.settings for line in _setting(each, width)])
     yield from _section(click.style("warnings", fg="yellow"), list(found.warnings))

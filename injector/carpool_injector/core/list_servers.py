@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from carpool.program import model_servers
 from carpool_injector.core import command_lines, pods, servers, sites
 from carpool_injector.core.settings import Settings
 
@@ -46,7 +46,7 @@ class ListServer:
         )
 
 
-_KEY_HEADERS = "authorization,content-type"  # the sidecar's default
+_ENDS = " (an empty value ends this notice)"
 _NAMES = ("huggingfaceserver", "kserve-huggingfaceserver")
 HUGGING_FACE = servers.Server("KServe's Hugging Face server", servers.Listener(8080), programs=_NAMES, images=_NAMES)
 
@@ -87,7 +87,7 @@ def advice(container: pods.Container, settings: Settings) -> Iterator[str]:
     if found is not None and not found.chosen:
         yield (
             f"{found.why}; the sidecar passes these on as they are: if the model answers each row for itself, batch "
-            f"them with carpool.dev/lists: {found.rule} (an empty value ends this notice)"
+            f"them with {model_servers.annotation('lists', found.rule)}{_ENDS}"
         )
 
 
@@ -96,19 +96,13 @@ def recognise(container: pods.Container) -> ListServer | None:
     return next((each for each in LIST_SERVERS if each.recognises(container)), None)
 
 
-class _OwnBatches(NamedTuple):
-    """A server that batches by itself, as it is called, and the rules that fit its embeddings."""
-
-    title: str
-    rules: tuple[str, ...] = ()
-
-
 _GENERATION = {"--task": ("generate", "transcription"), "--runner": ("generate",)}
 _GENERATIVE_TASKS = ("text_generation", "text2text_generation")  # of KServe's Hugging Face server
 
 
-def _own_batches(container: pods.Container) -> _OwnBatches | None:
-    """The server in a container that batches by itself, None for all others.
+def _own_batches(container: pods.Container) -> model_servers.ModelServer | None:
+    """The server in a container that batches by itself, as it is called, and with the rules that fit its embeddings;
+    None for all others.
 
     Of KServe's Hugging Face server that is certain where it is told to generate text, or to leave its model to vLLM;
     with `--backend=auto` the model decides.
@@ -118,13 +112,13 @@ def _own_batches(container: pods.Container) -> _OwnBatches | None:
         return None
     if HUGGING_FACE.recognises(container):
         if command_lines.last_value(words, "--task") in _GENERATIVE_TASKS:
-            return _OwnBatches("KServe's Hugging Face server, which generates text,")
+            return model_servers.ModelServer("KServe's Hugging Face server, which generates text,", batches=True)
         if command_lines.last_value(words, "--backend") != "vllm":
             return None
         server = servers.BY_TITLE["vLLM"]
     elif any(command_lines.last_value(words, flag) in told for flag, told in _GENERATION.items()):
-        return _OwnBatches(server.title) if server.batches else None
-    return _OwnBatches(server.title, server.rules) if server.batches else None
+        return server.known._replace(rules=()) if server.known.batches else None
+    return server.known if server.known.batches else None
 
 
 def gains_nothing(pod: pods.Pod, settings: Settings) -> bool:
@@ -136,25 +130,20 @@ def gains_nothing(pod: pods.Pod, settings: Settings) -> bool:
 def advice_on_own_batches(container: pods.Container, settings: Settings) -> Iterator[str]:
     """A warning for who asked for the sidecar in front of such a server all the same."""
     found = _own_batches(container)
-    if found is None or (found.rules and settings.lists is not None):
-        return
-    text = (
-        f"{found.title} batches by itself what arrives together: the sidecar passes its requests on as they are and "
-        "makes them no faster"
-    )
-    if found.rules:
-        text += f"; for a model of embeddings see carpool.dev/lists: {found.rules[0]} (an empty value ends this notice)"
-    yield text
+    if found is not None and not (found.rules and settings.lists is not None):
+        yield model_servers.own_batches(found.title, found.rules) + (_ENDS if found.rules else "")
 
 
 def advice_on_choice(container: pods.Container, settings: Settings) -> Iterator[str]:
     """A warning where callers who ask the server for different models would share a batch."""
     found = servers.recognise(container)
-    told = {name.strip().lower() for name in (settings.key_headers or "").split(",")}
-    missing = [name for name in found.chooses_by if name not in told] if found is not None else []
+    keys = [name.strip().lower() for name in (settings.key_headers or "").split(",") if name.strip()]
+    missing = [name for name in found.known.chooses_by if name not in keys] if found is not None else []
     if found is not None and missing:
-        keys = ",".join(filter(None, (settings.key_headers or _KEY_HEADERS, *missing)))
-        yield (
-            f"{found.title} may choose the model by the header {missing[0]}, which does not reach it on a batch: where "
-            f"callers send it, set carpool.dev/key-headers: {keys}"
-        )
+        yield model_servers.choice(found.title, missing[0], keys or model_servers.USUAL_KEY_HEADERS)
+
+
+def told(container: pods.Container) -> tuple[str, ...]:
+    """What is known of the server in a container, in sentences; none of a server of any web app."""
+    found = servers.recognise(container)
+    return tuple(model_servers.words(found.known)) if found is not None else ()

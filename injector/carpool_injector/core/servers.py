@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from carpool.program import model_servers
 from carpool_injector.core import invocations, pods
 
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
@@ -70,9 +71,7 @@ class Server:
     `needs`, flags or variables), by `images` whose entrypoint it is, by `marks`: flags or variables that are its own.
     `opened_by` are images that tell it to listen on all addresses. `grpc` is there where it speaks the v2 protocol over
     gRPC as well, `own_grpc` where it speaks a protocol of its own. It `serves` models and nothing else, any web app, or
-    pages for people, which no model server does. `batches`: by itself, whatever arrives together; `rules` are those for
-    lists that fit its embeddings, of which one call saves HTTP and JSON for each. `chooses_by` are headers, in lower
-    case, by which it chooses the model of a request.
+    pages for people, which no model server does.
     """
 
     title: str
@@ -86,9 +85,11 @@ class Server:
     grpc: Listener | None = None
     own_grpc: Listener | None = None
     serves: Literal["models", "apps", "pages"] = "models"
-    batches: bool = False
-    rules: tuple[str, ...] = ()
-    chooses_by: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> model_servers.ModelServer:
+        """What is known of such servers, however one is recognised."""
+        return model_servers.of(self.title)
 
     def recognises(self, container: pods.Container, run: invocations.Invocation | None = None) -> bool:
         """Whether this server runs in the container, for certain; `run`: as this program of it."""
@@ -152,7 +153,6 @@ _TEXT = Listener(
          Setting("host", ("HOSTNAME",), host=ANY)), adds="--port",
 )  # fmt: skip
 _TENSORFLOW, _TENSORFLOWS_GRPC = (_port("--rest_api_port"),), Listener(8500, (_port("--port"),))
-_OPENAI = "openai-embeddings"
 _NET_URLS = ("ASPNETCORE_URLS", "DOTNET_URLS")
 _NET_PORTS = ("ASPNETCORE_HTTP_PORTS", "DOTNET_HTTP_PORTS")
 _NET_TLS_PORTS = ("ASPNETCORE_HTTPS_PORTS", "DOTNET_HTTPS_PORTS")
@@ -205,31 +205,29 @@ SERVERS = (
         own_grpc=Listener(7070),
     ),
     Server(
-        "vLLM", _VLLM, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",), batches=True,
-        rules=(_OPENAI,),
+        "vLLM", _VLLM, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",),
     ),
-    Server("vLLM", _VLLM, programs=("vllm.entrypoints.openai.api_server",), batches=True, rules=(_OPENAI,)),
+    Server("vLLM", _VLLM, programs=("vllm.entrypoints.openai.api_server",)),
     Server(
         "SGLang", Listener(30000, (_port("--port"), _host("--host"), _file("--config")), LOOPBACK, adds="--port",
                            tls=_OF_UVICORN),
-        programs=("sglang.launch_server",), batches=True, rules=(_OPENAI,),
+        programs=("sglang.launch_server",),
     ),
     Server(
         "text-generation-inference", _TEXT, programs=("text-generation-launcher",),
-        images=("text-generation-inference",), batches=True,
+        images=("text-generation-inference",),
     ),
     Server(
         "text-embeddings-inference", _TEXT, programs=("text-embeddings-router",),
-        images=("text-embeddings-inference",), batches=True, rules=("tei-embed", _OPENAI),
+        images=("text-embeddings-inference",),
     ),
     Server(
         "Infinity", Listener(7997, _usual("INFINITY"), adds="--port"),
-        programs=("infinity_emb",), subcommands=("v1", "v2"), batches=True, rules=(_OPENAI,),
+        programs=("infinity_emb",), subcommands=("v1", "v2"),
     ),
     Server(
         "Ollama", Listener(11434, (_address("OLLAMA_HOST"),), LOOPBACK),
         programs=("ollama",), subcommands=("serve",), images=("ollama/ollama",), opened_by=("ollama/ollama",),
-        batches=True, rules=("ollama-embed", _OPENAI),
     ),
     Server(
         "llama.cpp's server",
@@ -237,8 +235,7 @@ SERVERS = (
             8080, _usual("LLAMA_ARG"), LOOPBACK, adds="--port",
             tls=("--ssl-key-file", "--ssl-cert-file", "LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE"),
         ),
-        programs=("llama-server",), opened_by=("ggml-org/llama.cpp", "ggerganov/llama.cpp"), batches=True,
-        rules=(_OPENAI,),
+        programs=("llama-server",), opened_by=("ggml-org/llama.cpp", "ggerganov/llama.cpp"),
     ),
     # Its variables are HOST and PORT, and a file may tell both; nothing says which of them wins.
     Server(
@@ -250,7 +247,6 @@ SERVERS = (
     Server(
         "JetStream", Listener(8000),
         images=("jetstream-pytorch-server", "jetstream-maxtext-server", "maxengine-server", "jetstream-http"),
-        batches=True,
     ),
     Server(
         "carpool-predictor", Listener(8080, _usual("CARPOOL_PREDICTOR"), adds="CARPOOL_PREDICTOR_PORT"),
@@ -263,7 +259,6 @@ SERVERS = (
     # What its code, or the file that it is given, says of HTTP is not seen here. Also the name of a server of pages.
     Server(
         "Ray Serve", Listener(8000, host=LOOPBACK), programs=("serve",), subcommands=("run",),
-        chooses_by=("serve_multiplexed_model_id",),
     ),
     # Not `mlflow server`, which keeps the records of experiments.
     Server(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from carpool_injector.core import decision, model, permission, pod_annotations, pods, refusals, sites
+from carpool_injector.core import decision, list_servers, model, permission, pod_annotations, pods, refusals, sites
 from carpool_injector.objects import inference_services, kserve_pods, manifests, other_kinds, patches, shapes, workloads
 
 _LISTS = f"{model.PREFIX}lists"
@@ -39,7 +39,8 @@ class Explanation:
     """All that is known of a pod before it is created.
 
     `result` is that of the webhook; `asked` tells whether plan and refusal are what will be, or what would be if the
-    pod asked. `certain` and `expected` say what a pod that a controller makes was derived from.
+    pod asked. `certain` and `expected` say what a pod that a controller makes was derived from. `server` is what is
+    known of the model server in it, in the words of `carpool-sidecar doctor`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Explanation:
     settings: tuple[Setting, ...] = ()
     certain: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
+    server: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -129,6 +131,7 @@ def explain(
         settings=tuple(_settings(pod, namespace, injector, would.plan)),
         certain=expectation.certain,
         expected=expectation.expected,
+        server=_server(pod, would.plan),
         warnings=tuple(injector.warnings(thing, pod, would)),
     )
 
@@ -160,6 +163,7 @@ def as_values(found: Explanation) -> Mapping[str, Any]:
         "settings": [asdict(each) for each in found.settings],
         "certain": list(found.certain),
         "expected": list(found.expected),
+        "server": list(found.server),
         "warnings": list(found.warnings),
     }
 
@@ -176,6 +180,11 @@ def _rows(pod: model.Object, namespace: model.Namespace, injector: manifests.Inj
             found = str(error)
         yield Row(row.source, found, row.words, bool(found) and not decided)
         decided = decided or bool(found)
+
+
+def _server(pod: model.Object, plan: model.Plan | None) -> tuple[str, ...]:
+    app = pods.read(pod).container(plan.container) if plan is not None else None
+    return list_servers.told(app) if app is not None else ()
 
 
 def _settings(

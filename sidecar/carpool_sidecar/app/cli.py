@@ -17,9 +17,9 @@ from carpool.program import signals
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Serve until SIGTERM or SIGINT, or do what the first argument says.
 
-    `plan` tells how many pods a load needs, `advise` which settings the load that came asks for, `probe` what batches
-    take at a predictor, `lists` what rules make of requests; `top` and `tap` show what a sidecar does; `drain` shuts
-    down the sidecar of this pod.
+    `doctor` says what a predictor is and what to set, `probe` what batches take there; `plan` tells how many pods a
+    load needs, `advise` which settings the load that came asks for, `lists` what rules make of requests; `top` and
+    `tap` show what a sidecar does; `drain` shuts down the sidecar of this pod.
 
     The process exits with 0 when that succeeded (a sidecar that serves: when everything accepted was answered), with 1
     when it failed, with 2 for bad settings or arguments, and with 130 where SIGINT ended it before it served.
@@ -51,6 +51,10 @@ def _exit_status(argv: list[str]) -> int:
             from carpool_sidecar.app import probe_command
 
             return probe_command.main(rest)
+        case ["doctor", *rest]:
+            from carpool_sidecar.app import doctor_command
+
+            return doctor_command.main(rest)
         case ["drain", *rest]:
             from carpool_sidecar.app import drain_command
 

@@ -17,7 +17,6 @@ from carpool.program import settings
 from carpool_sidecar.app import measuring
 from carpool_sidecar.planning import arguments, probing
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.lists import rules
 
 PROG = "carpool-sidecar probe"
 
@@ -38,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = _parser().parse_args(argv)
     try:
         url = measuring.address(chosen.url)
-        codec = measuring.codec_for(url.raw_path, rules.load(_names(chosen.lists)))
+        codec = measuring.codec_for(url.raw_path, measuring.rules_of(chosen.lists))
         payloads = [measuring.payload(codec, name, body) for name, body in chosen.body]
         caller = measuring.Caller(url, codec, tuple(chosen.header), chosen.timeout)
         found = asyncio.run(_measure(caller, payloads, chosen.largest))
@@ -57,10 +56,6 @@ async def _measure(caller: measuring.Caller, payloads: Sequence[interface.Payloa
         return await measuring.measure(caller, payloads, largest, math.inf, arguments.say)
     finally:
         await caller.close()
-
-
-def _names(lists: Sequence[str]) -> list[str]:
-    return [name for each in lists for name in ([each] if rules.is_text(each) else each.split(","))]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -141,11 +141,17 @@ def _is_number(value: Any) -> bool:
 
 
 def report(found: Probed) -> str:
-    """A table with bars, and what follows from it."""
+    """A table with bars, and what follows from it, with settings."""
+    settings = _settings(found.sizes, advise(found.sizes)) if found.sizes else ()
+    return "\n".join([table(found), *settings])
+
+
+def table(found: Probed) -> str:
+    """A table with bars, and what follows from it, the settings left out."""
     if not found.sizes:
         return f"No batch was answered. {found.limit or ''}".rstrip()
     advice = advise(found.sizes)
-    return "\n".join([*_table(found.sizes, advice), "", *words(found, advice), *_settings(found.sizes, advice)])
+    return "\n".join([*_table(found.sizes, advice), "", *_words(found, advice)])
 
 
 def values(found: Probed) -> dict[str, Any]:
@@ -182,7 +188,7 @@ def _table(found: Sequence[Measured], advice: Advice) -> Iterator[str]:
         yield f"{each.rows:>9}  {times}  {difference:>10}  {bar}"
 
 
-def words(found: Probed, advice: Advice) -> Iterator[str]:
+def _words(found: Probed, advice: Advice) -> Iterator[str]:
     """What was found, in sentences; the last says what batching buys."""
     sizes, line = found.sizes, advice.line
     yield f"A call takes {line.fixed * 1e3:.2f} ms, and {line.per_row * 1e3:.3f} ms for each instance."

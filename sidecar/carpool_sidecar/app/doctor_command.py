@@ -1,0 +1,186 @@
+"""`carpool-sidecar doctor`: one command beside a running predictor that says what batching is worth there, what is
+dangerous, and what to set.
+
+It asks what every server may be asked, measures one kind of request for some seconds, and prints annotations and flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import aiohttp
+import yarl
+
+from carpool.program import settings
+from carpool_sidecar import errors
+from carpool_sidecar.app import measuring
+from carpool_sidecar.doctor import descriptions, examination, identity
+from carpool_sidecar.planning import arguments
+from carpool_sidecar.protocols import interface, models
+from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.upstream import aiohttp_client, model_questions
+
+PROG = "carpool-sidecar doctor"
+
+_EPILOG = """\
+Questions are GETs that change nothing. Then the predictor gets real load for some seconds, one call after the other,
+unless --ask-only is given: do not point it at one that serves people. Where requests cannot be made up (v1), give
+recorded bodies. Examples:
+
+  carpool-sidecar doctor
+  carpool-sidecar doctor --url http://127.0.0.1:8080 --path /v1/models/m:predict --body a.json b.json
+  kubectl port-forward POD 8080 & carpool-sidecar doctor --url http://127.0.0.1:8080
+"""
+
+_QUESTION_SECONDS = 5.0
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_MODELS = 8
+_LARGEST = 64
+
+
+class _Target(NamedTuple):
+    """What is measured: a path, the codec of its requests, and bodies; `made_up` are of other lengths."""
+
+    path: str
+    codec: interface.Codec
+    payloads: tuple[interface.Payload, ...]
+    made_up: bool
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask, measure and print; the exit status is 0, and 1 if nothing answers there.
+
+    Exits with 2 and one line on standard error for bad arguments or bodies.
+    """
+    chosen = _parser().parse_args(argv)
+    try:
+        base = measuring.address(chosen.url)
+        found = asyncio.run(_examine(base.origin(), chosen))
+    except ValueError as error:
+        settings.fail(PROG, str(error))
+    except errors.UpstreamError as error:
+        sys.stderr.write(f"{PROG}: error: {base.origin()}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{PROG}: interrupted\n")
+        return 1
+    told = (
+        json.dumps(examination.values(found), indent=2)
+        if chosen.json
+        else examination.report(found, chosen.url, base.port or 80)
+    )
+    sys.stdout.write(told + "\n")
+    return 0
+
+
+async def _examine(base: yarl.URL, chosen: argparse.Namespace) -> examination.Examination:
+    """Raises `ValueError` for bodies that cannot be batched, and `errors.UpstreamError` where nothing answers."""
+    answers = await _ask(base, tuple(chosen.header))
+    who = identity.recognise(answers)
+    described = next(
+        (descriptions.operations(answers[path].body) for path in identity.DESCRIPTIONS if path in answers), ()
+    )
+    tensors = await _tensors(base) if identity.V2 in answers else {}
+    found = examination.examine(who, described, tensors)
+    if chosen.lists:
+        found = found._replace(lists=",".join(chosen.lists))
+    target = _target(found, chosen)
+    if target is None or chosen.ask_only:
+        return found
+    caller = measuring.Caller(base.join(yarl.URL(target.path)), target.codec, tuple(chosen.header), chosen.timeout)
+    try:
+        probed = await measuring.measure(caller, target.payloads, _LARGEST, chosen.seconds, arguments.say)
+    finally:
+        await caller.close()
+    return examination.judge(found, target.path, probed, target.made_up)
+
+
+def _target(found: examination.Examination, chosen: argparse.Namespace) -> _Target | None:
+    """What was asked for, or else the first kind of request that can be made up."""
+    if chosen.path is None and not chosen.body:
+        made_up = [kind for kind in found.kinds if kind.bodies]
+        if not made_up:
+            return None
+        path, named = made_up[0].path, [(made_up[0].path, body) for body in made_up[0].bodies]
+    else:
+        path, named = chosen.path or next((kind.path for kind in found.kinds if kind.by), ""), chosen.body
+        if not path:
+            raise ValueError("--path is needed: it is not known where such requests go")
+        named = named or [(path, body) for kind in found.kinds if kind.path == path for body in kind.bodies]
+        if not named:
+            raise ValueError(f"--body is needed: requests to {path} cannot be made up")
+    by = next((kind.by for kind in found.kinds if kind.path == path), "")
+    lists = measuring.rules_of(chosen.lists) if chosen.lists else rules.load([by] if by in rules.built_in() else [])
+    codec = measuring.codec_for(path, lists)
+    payloads = [measuring.payload(codec, name, body) for name, body in named]
+    first = [payload for payload in payloads if payload.key == payloads[0].key]
+    if len(first) < len(payloads):
+        arguments.say(f"{len(payloads) - len(first)} of {len(payloads)} bodies never share a batch with the first")
+    return _Target(path, codec, tuple(first), not chosen.body)
+
+
+async def _ask(base: yarl.URL, headers: Sequence[tuple[str, str]]) -> dict[str, identity.Answer]:
+    """Answers of status 200, by their paths; raises `errors.UpstreamError` if it cannot even be reached."""
+    answers: dict[str, identity.Answer] = {}
+    session = aiohttp_client.open_session(timeout=aiohttp.ClientTimeout(total=_QUESTION_SECONDS), headers=headers)
+    async with session:
+        for path in identity.QUESTIONS:
+            try:
+                with aiohttp_client.translated():
+                    async with session.get(aiohttp_client.address(base, path), allow_redirects=False) as response:
+                        body = await response.content.read(_MOST_BYTES)
+                        if response.status == 200:
+                            answers[path] = identity.Answer(response.headers.get("Server", ""), body)
+            except errors.UpstreamUnreachable:
+                raise
+            except errors.UpstreamError:
+                continue  # a server that does not answer one question may answer the next
+    return answers
+
+
+async def _tensors(base: yarl.URL) -> dict[str, models.ModelInfo]:
+    """What v2's metadata tell of each model, of the first few."""
+    questions = model_questions.HttpQuestions(str(base))
+    found: dict[str, models.ModelInfo] = {}
+    try:
+        for name in (await questions.models())[:_MOST_MODELS]:
+            found[name] = await questions.model_info(models.ModelName(name))
+    except errors.CarpoolError as error:
+        arguments.say(f"the models cannot be asked for: {error}")
+    finally:
+        await questions.close()
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser(
+        prog=PROG,
+        description="Say what a running predictor is, what batching buys there, what is dangerous, and what to set.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--url", default="http://127.0.0.1:8080", metavar="URL", help="the predictor's own address (%(default)s)")
+    add("--path", metavar="PATH", help="path of the requests to measure; the first that can be made up without it")
+    add("--body", nargs="+", default=[], type=arguments.body, metavar="FILE", help=arguments.BODY)
+    add("--lists", nargs="+", default=[], metavar="RULES", help="rules for other paths than those of v1 and v2")
+    add("--header", action="append", default=[], type=arguments.header, metavar="NAME: VALUE", help=arguments.HEADER)
+    add(
+        "--seconds",
+        type=arguments.number(0.1, 600),
+        default=5.0,
+        metavar="S",
+        help="no size is begun later (%(default)g)",
+    )
+    add(
+        "--timeout", type=arguments.number(0.001, 3600), default=60.0, metavar="SECONDS", help="of a call (%(default)g)"
+    )
+    add("--ask-only", action="store_true", help="measure nothing")
+    add("--json", action="store_true", help="print JSON")
+    return parser

@@ -1,0 +1,163 @@
+"""`carpool-sidecar doctor` against servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from carpool_sidecar.app import doctor_command
+from tests import loopback
+
+MODELS = {"object": "list", "data": [{"id": "mini", "owned_by": "vllm"}]}
+V2_MODEL = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], "outputs": []}
+
+
+class Server:
+    """Answers `answers[path]` to a GET, embeddings, v1 and v2; a call takes `seconds`, however many are in it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.answers: dict[str, Any] = {}
+        self.posted: list[str] = []
+        self.seconds = 0.002
+        self.sees_neighbours = False
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET":
+            found = self.answers.get(request.path)
+            return web.json_response(found) if found is not None else web.Response(status=404)
+        if request.path == "/v2/repository/index":
+            return web.Response(status=404)
+        self.posted.append(request.path)
+        given = json.loads(await request.read())
+        await asyncio.sleep(self.seconds)
+        if "input" in given:
+            texts = given["input"] if isinstance(given["input"], list) else [given["input"]]
+            longest = max(map(len, texts)) if self.sees_neighbours else 0
+            return web.json_response(
+                {"data": [{"index": n, "embedding": [len(text) + longest]} for n, text in enumerate(texts)]}
+            )
+        if "instances" in given:
+            return web.json_response({"predictions": [1 for _ in given["instances"]]})
+        rows = given["inputs"][0]["shape"][0]
+        outputs = [{"name": "y", "datatype": "FP32", "shape": [rows], "data": [0.5] * rows}]
+        return web.json_response({"model_name": "m", "outputs": outputs})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    (port,) = loopback.free_ports(1)
+    made = Server(f"http://127.0.0.1:{port}")
+    runner = web.ServerRunner(web.Server(made.handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield made
+    await runner.cleanup()
+
+
+async def doctor(server: Server, *argv: str) -> int:
+    return await asyncio.to_thread(doctor_command.main, ["--url", server.url, "--seconds", "30", *argv])
+
+
+async def test_embeddings_are_made_up_measured_and_become_settings(server: Server, capsys) -> None:
+    server.answers = {"/v1/models": MODELS, "/version": {"version": "0.24.0"}}
+    assert await doctor(server) == 0
+    told = capsys.readouterr().out
+    assert "vLLM 0.24.0, by its answer at /v1/models" in told
+    assert "POST /v1/embeddings: rule openai-embeddings" in told
+    assert "what batching buys at /v1/embeddings" in told
+    assert "vLLM batches by itself" in told
+    assert "carpool.dev/lists: openai-embeddings" in told
+    assert "padding" not in told
+    assert set(server.posted) == {"/v1/embeddings"}
+
+
+async def test_a_model_that_sees_padding_is_told_of(server: Server, capsys) -> None:
+    server.answers = {"/v1/models": MODELS}
+    server.sees_neighbours = True
+    assert await doctor(server) == 0
+    assert "the model sees the padding" in capsys.readouterr().out
+
+
+async def test_v2_requests_are_made_up_by_the_models_metadata(server: Server, capsys) -> None:
+    server.answers = {
+        "/v2": {"name": "mlserver", "version": "1.7.1"}, "/v2/models": {"models": ["m"]}, "/v2/models/m": V2_MODEL,
+    }  # fmt: skip
+    assert await doctor(server, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["server"], told["version"]) == ("MLServer", "1.7.1")
+    assert told["measured"] == "/v2/models/m/infer"
+    assert told["probe"]["sizes"][0]["instances"] == 1
+    assert int(told["settings"]["max-batch-size"]) > 1
+
+
+async def test_recorded_bodies_are_sent_where_none_can_be_made_up(server: Server, tmp_path: Path, capsys) -> None:
+    server.answers = {"/v2": {"name": "kserve", "version": "0.21.0"}, "/v1/models": {"models": ["m"]}}
+    assert await doctor(server) == 0
+    assert "not measured: record the bodies" in capsys.readouterr().out
+    assert server.posted == []
+    body = tmp_path / "body.json"
+    body.write_text('{"instances":[3]}')
+    assert await doctor(server, "--body", str(body)) == 0
+    told = capsys.readouterr()
+    assert "what batching buys at /v1/models/m:predict" in told.out
+    assert "makes one table of all instances" in told.out
+    assert set(server.posted) == {"/v1/models/m:predict"}
+
+
+async def test_bodies_that_never_share_a_batch_are_told_of(server: Server, tmp_path: Path, capsys) -> None:
+    one, other = tmp_path / "a.json", tmp_path / "b.json"
+    one.write_text('{"instances":[1]}')
+    other.write_text('{"instances":[{"a":1}]}')
+    assert await doctor(server, "--path", "/v1/models/m:predict", "--body", str(one), str(other)) == 0
+    assert "1 of 2 bodies never share a batch with the first" in capsys.readouterr().err
+
+
+async def test_nothing_is_posted_when_only_questions_are_asked(server: Server, capsys) -> None:
+    server.answers = {"/v1/models": MODELS}
+    assert await doctor(server, "--ask-only") == 0
+    assert "carpool.dev/lists: openai-embeddings" in capsys.readouterr().out
+    assert server.posted == []
+
+
+async def test_rules_of_ones_own_are_measured_and_printed(server: Server, tmp_path: Path, capsys) -> None:
+    body, rule = tmp_path / "body.json", tmp_path / "rule.yaml"
+    body.write_text('{"input":["a"]}')
+    rule.write_text("mine:\n  path: /mine\n  list: input\n  answers: data\n")
+    assert await doctor(server, "--path", "/mine", "--lists", str(rule), "--body", str(body)) == 0
+    assert f"carpool.dev/lists: {rule}" in capsys.readouterr().out
+
+
+async def test_where_nothing_answers_the_status_is_1_with_one_line(server: Server, capsys) -> None:
+    (port,) = loopback.free_ports(1)
+    server.url = f"http://127.0.0.1:{port}"
+    assert await doctor(server) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--url", "https://h"], "is no http:// address"),
+        (["--header", "x"], "must be NAME: VALUE"),
+        (["--seconds", "0"], "must be a number from 0.1 to 600"),
+        (["--body", "/nowhere"], "cannot be read"),
+    ],
+)
+def test_bad_arguments_end_with_one_line_and_status_2(capsys, argv: list[str], words: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        doctor_command.main(argv)
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+async def test_a_path_without_bodies_asks_for_them(server: Server, capsys) -> None:
+    with pytest.raises(SystemExit):
+        await doctor(server, "--path", "/v1/models/m:predict")
+    assert "--body is needed: requests to /v1/models/m:predict cannot be made up" in capsys.readouterr().err

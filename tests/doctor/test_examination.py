@@ -1,0 +1,151 @@
+"""What is concluded from a predictor's answers: kinds of requests, dangers, settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from carpool_sidecar.doctor import descriptions, examination, identity, samples
+from carpool_sidecar.planning import probing
+from carpool_sidecar.protocols import models
+
+TEXTS = {"type": "object", "properties": {"texts": {"type": "array"}, "normalize": {"type": "boolean"}}}
+VECTORS = {"type": "object", "properties": {"vectors": {"type": "array"}, "model": {"type": "string"}}}
+INPUT = {"properties": {"input": {"anyOf": [{"type": "string"}, {"type": "array"}]}, "model": {"type": "string"}}}
+SPEC = models.TensorSpec("x", "FP32", (-1, 4))
+
+
+def described(path: str, asked: Any, answer: Any = None, *headers: str) -> tuple[descriptions.Operation, ...]:
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Asked"}}}
+    post = {
+        "requestBody": {"content": content},
+        "responses": {"200": {"content": {"application/json": {"schema": answer or {}}}}},
+        "parameters": [{"in": "header", "name": name} for name in headers],
+    }
+    api = {"openapi": "3.1.0", "paths": {path: {"post": post}}, "components": {"schemas": {"Asked": asked}}}
+    return descriptions.operations(json.dumps(api).encode())
+
+
+def measured(fixed: float, per_row: float, difference: float = 0.0) -> probing.Probed:
+    sizes = [2**power for power in range(7)]
+    return probing.Probed([probing.Measured(rows, (fixed + per_row * rows,) * 5, difference) for rows in sizes])
+
+
+def test_a_rule_fits_by_path_and_list() -> None:
+    found = examination.examine(identity.Identity(), described("/v1/embeddings", INPUT), {})
+    assert [(kind.path, kind.by) for kind in found.kinds] == [("/v1/embeddings", "openai-embeddings")]
+    assert found.settings == {"lists": "openai-embeddings"}
+    assert examination.examine(identity.Identity(), described("/embed", TEXTS), {}).kinds == ()
+
+
+def test_a_rule_is_proposed_where_request_and_answer_have_one_list_each() -> None:
+    [kind] = examination.examine(identity.Identity(), described("/embed/texts", TEXTS, VECTORS), {}).kinds
+    assert kind.by == ""
+    assert kind.about.endswith("embed-texts:\n  path: /embed/texts\n  list: texts\n  answers: vectors")
+
+
+@pytest.mark.parametrize("answer", [{}, {"type": "array"}, {"anyOf": [{"type": "null"}, {"type": "array"}]}])
+def test_an_answer_may_be_the_list_itself(answer: Any) -> None:
+    [operation] = described("/predict", TEXTS, answer)
+    assert operation.answers == (("$",) if answer else ())
+
+
+def test_headers_that_an_api_reads_have_to_agree() -> None:
+    found = examination.examine(identity.Identity(), described("/v1/embeddings", INPUT, None, "X-Tenant"), {})
+    assert found.settings["key-headers"] == "authorization,content-type,x-tenant"
+    assert any("reads the header x-tenant" in text for text in found.warnings)
+
+
+def test_headers_by_which_a_server_chooses_its_model_have_to_agree() -> None:
+    found = examination.examine(identity.Identity("Ray Serve"), (), {})
+    assert found.settings["key-headers"].endswith("serve_multiplexed_model_id")
+
+
+def test_v2_models_are_batched_unless_their_metadata_object() -> None:
+    tensors = {
+        "good": models.ModelInfo((SPEC,), (SPEC,)),
+        "fixed": models.ModelInfo((SPEC._replace(shape=(4,)),)),
+        "stream": models.ModelInfo((SPEC,), max_batch_size=8, is_decoupled=True),
+    }
+    kinds = examination.examine(identity.Identity("Triton"), (), tensors).kinds
+    assert [(kind.path, kind.by) for kind in kinds] == [
+        ("/v2/models/good/infer", "v2"), ("/v2/models/fixed/infer", ""), ("/v2/models/stream/infer", ""),
+    ]  # fmt: skip
+    assert kinds[0].about == "x FP32 [-1, 4]"
+    assert json.loads(kinds[0].bodies[0])["inputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0.25] * 4}
+    ]
+
+
+@pytest.mark.parametrize(
+    "spec", [SPEC._replace(datatype="FP16"), SPEC._replace(shape=(-1, 10**9)), SPEC._replace(shape=(-1, 0))]
+)
+def test_tensors_that_json_cannot_carry_or_that_are_large_are_not_made_up(spec: models.TensorSpec) -> None:
+    assert samples.tensors(models.ModelInfo((SPEC, spec))) == []
+
+
+def test_a_server_that_takes_more_than_its_rule_gives_is_told_of() -> None:
+    found = examination.examine(identity.Identity("text-embeddings-inference", most_rows=256), (), {})
+    assert any("'max_batch_size: 256'" in text for text in found.warnings)
+    assert [kind.by for kind in found.kinds if kind.bodies] == ["tei-embed"]
+
+
+def test_what_was_measured_becomes_settings() -> None:
+    found = examination.examine(identity.Identity(v1_models=("m",)), (), {})
+    found = examination.judge(found, "/v1/models/m:predict", measured(0.010, 0.0001), False)
+    assert found.settings == {"max-batch-size": "64"}
+    text = examination.report(found, "http://127.0.0.1:8080", 8080)
+    assert 'carpool.dev/inject: "true"' in text
+    assert 'carpool.dev/max-batch-size: "64"' in text
+    assert "carpool-sidecar --component-port 8080 --max-batch-size 64" in text
+
+
+def test_where_batching_buys_nothing_nothing_is_to_be_set() -> None:
+    found = examination.examine(identity.Identity(v1_models=("m",)), (), {})
+    found = examination.judge(found, "/v1/models/m:predict", measured(0.0, 0.001), False)
+    assert found.buys is False
+    text = examination.report(found, "http://127.0.0.1:8080", 8080)
+    assert "carpool.dev/inject" not in text
+    assert "it is as well off without the sidecar" in text
+
+
+@pytest.mark.parametrize(("difference", "has_other_lengths", "is_told"), [
+    (0.01, True, True), (0.01, False, False), (1e-6, True, False),
+])  # fmt: skip
+def test_padding_is_told_of_where_texts_of_other_lengths_change_an_answer(
+    difference: float, has_other_lengths: bool, is_told: bool
+) -> None:
+    found = examination.examine(identity.Identity(openai_models=("m",)), (), {})
+    judged = examination.judge(found, "/v1/embeddings", measured(0.01, 0.0001, difference), has_other_lengths)
+    assert any("padding" in text for text in judged.warnings) is is_told
+
+
+def test_rules_that_were_named_are_those_to_set_also_as_yaml() -> None:
+    found = examination.Examination(identity.Identity(), (), lists="a:\n  path: /a\n  list: x\n  answers: y")
+    text = examination.report(found, "http://h", 80)
+    assert "  carpool.dev/lists: |\n    a:\n      path: /a\n" in text
+    assert "--lists 'a:\n" in text
+
+
+def test_values_have_what_the_report_says() -> None:
+    found = examination.examine(identity.Identity("Triton", "2.59.0", "/v2"), (), {"m": models.ModelInfo((SPEC,))})
+    told = examination.values(found)
+    assert told["server"] == "Triton"
+    assert told["requests"] == [{"path": "/v2/models/m/infer", "by": "v2", "about": "x FP32 [-1, 4]", "made_up": True}]
+    assert told["probe"] is None
+    json.dumps(told)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"paths": []}', b'{"paths": {"/a": {"post": {"requestBody": 3}}}}',
+                                  b'{"paths": {"/a": {"post": {"parameters": {"x": 1}}}}}'])  # fmt: skip
+def test_descriptions_of_any_form_are_passed_over(body: bytes) -> None:
+    assert all(not each.members for each in descriptions.operations(body))
+
+
+def test_a_description_that_refers_to_itself_ends() -> None:
+    loop = {"$ref": "#/components/schemas/Asked"}
+    assert described("/a", loop)[0].members == ()
+    branches = {"anyOf": [loop, {"properties": {"x": {"type": "array"}}}]}
+    assert described("/a", branches)[0].lists == ("x",)
