@@ -24,27 +24,24 @@ _ID_BEHIND_NAMES: Final = re.compile(
 )
 
 
-class AnswerTemplate(NamedTuple):
-    """An answer's text without its data. `others` are the members but outputs and id, each after a comma.
+class AnswerTemplate(json_bodies.Template):
+    """An answer's text without its data, which are looked at closely.
 
-    It `has_strings` if an output of BYTES is in binary.
+    `others` are the members but outputs and id, each before a comma.
     """
 
-    pieces: tuple[bytes, ...]
-    outputs: tuple[declarations.Tensor, ...]
-    others: bytes
-    has_strings: bool
-    # What a predictor writes is looked at closely.
-    numbers: int = 0
-    counts: list[int] | None = None
+    __slots__ = ("others",)
+
+    def __init__(self, pieces: tuple[bytes, ...], outputs: tuple[declarations.Tensor, ...], others: bytes) -> None:
+        super().__init__(pieces, outputs)
+        self.others = others
 
 
 def learn(rest: json_bodies.Rest) -> AnswerTemplate:
     """The template of an answer; raises `errors.BadRequest` for what is none."""
     outputs = tuple(_read_output(f"outputs[{number}]", each) for number, each in enumerate(rest.tensors))
     others = [declarations.member(name, raw) for name, raw in rest.members.items() if name != "id"]
-    has_strings = any(each.size is not None and each.datatype == v2.BYTES for each in outputs)
-    return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others), has_strings)
+    return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others))
 
 
 def _read_output(place: str, members: declarations.Members) -> declarations.Tensor:
@@ -114,12 +111,12 @@ def outputs_of(
         else:
             template, _, listed, counts, _ = known
         check(template)
-        outputs = template.outputs
+        outputs = template.tensors
         ends: declarations.Ends = {}
         if template.has_strings:
             ends = yield from declarations.string_ends(outputs, body, stop)
         filled = declarations.fill("output", outputs, body, stop, listed, counts, ends)
-        left = len(body) - stop - sum([what.size or 0 for what in outputs])
+        left = len(body) - stop - (template.binary_size or 0)
         if left:
             raise errors.BadRequest(f"{left} bytes are left over after the outputs' data")
     except (errors.BadRequest, errors.Unbatchable) as error:
@@ -147,7 +144,7 @@ class Reader:
         template, filled, ends, items = yield from outputs_of(self._splitter, response, check)
         columns: list[cuts.Column] = []
         place = 0
-        for number, (what, data) in enumerate(zip(template.outputs, filled, strict=True)):
+        for number, (what, data) in enumerate(zip(template.tensors, filled, strict=True)):
             texts: list[bytes] = []
             is_nested = False
             if what.size is None:
@@ -160,9 +157,9 @@ class Reader:
         return interface.BatchPredictions(LIST_NAME, result)
 
     def _check_rows(self, rows: int, template: AnswerTemplate) -> None:
-        if not template.outputs:
+        if not template.tensors:
             raise errors.UpstreamBroken("the predictor's answer has no outputs")
-        for output in template.outputs:
+        for output in template.tensors:
             if not output.shape or output.shape[0] != rows:
                 self._on_uneven()
                 raise errors.Uneven(
@@ -366,6 +363,6 @@ def _text(mine: Sequence[Share], number: int) -> bytes:
 def _differ(one: AnswerTemplate, other: AnswerTemplate) -> bool:
     if one is other:
         return False
-    return [(each.name, each.datatype, each.shape[1:]) for each in one.outputs] != [
-        (each.name, each.datatype, each.shape[1:]) for each in other.outputs
+    return [(each.name, each.datatype, each.shape[1:]) for each in one.tensors] != [
+        (each.name, each.datatype, each.shape[1:]) for each in other.tensors
     ]

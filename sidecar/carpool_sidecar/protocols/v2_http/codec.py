@@ -112,7 +112,7 @@ class Payload(interface.Payload):
             self._columns = {}
         found = self._columns.get(number)
         if found is None:
-            found = cuts.Column(self.template.inputs[number], self.data[number], self.row_count)
+            found = cuts.Column(self.template.tensors[number], self.data[number], self.row_count)
             self._columns[number] = found
         return found
 
@@ -134,7 +134,7 @@ class Reader:
         template, ident, data, counts, is_full = known
         if is_full and template.rows <= max_rows:
             return Payload(template, body, json_size, data, ident)
-        ends = steps.at_once(declarations.string_ends(template.inputs, body, stop)) if template.has_strings else {}
+        ends = steps.at_once(declarations.string_ends(template.tensors, body, stop)) if template.has_strings else {}
         return _payload(template, ident, data, counts, ends, body, max_rows, json_size)
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
@@ -150,7 +150,7 @@ class Reader:
             template, ident, data, counts, _ = yield from self._splitter.split(body, stop)
         except v2.Misfit as misfit:
             raise errors.Unbatchable(misfit.not_batched) from None
-        ends = yield from declarations.string_ends(template.inputs, body, stop)
+        ends = yield from declarations.string_ends(template.tensors, body, stop)
         return _payload(template, ident, data, counts, ends, body, max_rows, json_size)
 
 
@@ -169,7 +169,7 @@ def _payload(
         raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
     _check_data(template, body, json_size, data, counts)
     try:
-        filled = declarations.fill("input", template.inputs, body, json_size or 0, data, counts, ends)
+        filled = declarations.fill("input", template.tensors, body, json_size or 0, data, counts, ends)
     except v2.Misfit as misfit:
         raise errors.Unbatchable(misfit.not_batched) from None
     return Payload(template, body, json_size, filled, ident)
@@ -215,7 +215,7 @@ def _merge(
     for number, text in enumerate(signature.inputs):
         if number:
             head.append(b",")
-        if all(template.inputs[number].size is None for template in found):
+        if all(template.tensors[number].size is None for template in found):
             head += (text.in_json(rows), *_spliced(number, payloads, parts, rows), b"]}")
         else:
             data = _in_binary(number, payloads, parts)
@@ -234,7 +234,7 @@ def _in_binary(number: int, payloads: Sequence[Payload], parts: Sequence[message
     data: list[v2.Data] = []
     for place, (payload, (_, start, stop)) in enumerate(zip(payloads, parts, strict=True)):
         try:
-            is_as_it_was = stop - start == payload.row_count and payload.template.inputs[number].size is not None
+            is_as_it_was = stop - start == payload.row_count and payload.template.tensors[number].size is not None
             data.append(payload.data[number] if is_as_it_was else payload.column(number).binary(start, stop))
         except errors.NotMergeable as error:
             error.member = place
@@ -244,7 +244,7 @@ def _in_binary(number: int, payloads: Sequence[Payload], parts: Sequence[message
 
 def _spliced(number: int, payloads: Sequence[Payload], parts: Sequence[messages.Part], rows: int) -> Sequence[v2.Data]:
     """The elements, or rows, of an input that all sent in JSON, with commas between them."""
-    if not payloads[0].template.inputs[number].width:
+    if not payloads[0].template.tensors[number].width:
         return ()
     if rows == sum([payload.row_count for payload in payloads]) and _are_alike(
         data := [payload.data[number] for payload in payloads]

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -38,22 +38,24 @@ _SPACE: Final = b" \t\r\n"
 _CLOSING: Final = 0x5D  # ]
 
 
-class Template(Protocol):
-    """What is known of a rest: its `pieces` stand before, between and after the data.
+class Template:
+    """What is known of a rest: its `pieces` stand before, between and after the data of its `tensors`.
 
-    `numbers` is how many there are if the data are those of a single tensor of numbers that need not be looked at more
-    closely (`json_lists.is_flat`); 0 otherwise. `counts` are how many elements each of the data has to have; None if
-    not all data are in JSON.
+    `counts` are how many elements each of the data has to have; None if not all data are in JSON. `numbers` is the same
+    for those of a single tensor of numbers that need not be looked at more closely (`json_lists.is_flat`); else 0.
+    `binary_size` is that of all data in binary, None if there are none; it `has_strings` if some of these are of BYTES.
     """
 
-    @property
-    def pieces(self) -> tuple[bytes, ...]: ...
+    __slots__ = ("binary_size", "counts", "has_strings", "numbers", "pieces", "tensors")
 
-    @property
-    def numbers(self) -> int: ...
-
-    @property
-    def counts(self) -> list[int] | None: ...
+    def __init__(self, pieces: tuple[bytes, ...], tensors: tuple[declarations.Tensor, ...]) -> None:
+        self.pieces = pieces
+        self.tensors = tensors
+        sizes = [each.size for each in tensors if each.size is not None]
+        self.binary_size = sum(sizes) if sizes else None
+        self.counts = None if sizes else [each.elements for each in tensors]
+        self.has_strings = any(each.size is not None and each.datatype == v2.BYTES for each in tensors)
+        self.numbers = 0
 
 
 T = TypeVar("T", bound=Template)

@@ -30,17 +30,10 @@ class BatchSignature(NamedTuple):
     outputs: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None
 
 
-class RequestTemplate:
-    """One request's text without its data. `response_format` is that of callers without an id beside that text.
+class RequestTemplate(json_bodies.Template):
+    """One request's text without its data. `response_format` is that of callers without an id beside that text."""
 
-    `binary_size` is that of all data in binary, None if there are none; for `numbers` and `counts` see
-    `json_bodies.Template`.
-    """
-
-    __slots__ = (
-        "binary_size", "counts", "has_strings", "inputs", "numbers", "pieces", "response_format", "row_elements",
-        "rows", "signature",
-    )  # fmt: skip
+    __slots__ = ("response_format", "row_elements", "rows", "signature")
 
     def __init__(
         self,
@@ -50,18 +43,13 @@ class RequestTemplate:
         signature: BatchSignature,
         response_format: answers.ResponseFormat,
     ) -> None:
-        self.pieces = pieces
-        self.inputs = inputs
+        super().__init__(pieces, inputs)
         self.rows = rows
         self.signature = signature
         self.response_format = response_format
         self.row_elements = sum(each.width for each in inputs)
-        sizes = [each.size for each in inputs if each.size is not None]
-        self.binary_size = sum(sizes) if sizes else None
-        self.has_strings = any(each.size is not None and each.datatype == v2.BYTES for each in inputs)
-        is_numeric = inputs[0].datatype not in (v2.BYTES, "BOOL")
-        self.numbers = inputs[0].elements if len(inputs) == 1 and not sizes and is_numeric else 0
-        self.counts = None if sizes else [each.elements for each in inputs]
+        if len(inputs) == 1 and self.binary_size is None and inputs[0].datatype not in (v2.BYTES, "BOOL"):
+            self.numbers = inputs[0].elements
 
 
 def learn(rest: json_bodies.Rest) -> RequestTemplate:

@@ -43,7 +43,7 @@ def read_answer(reply: interface.UpstreamResponse) -> steps.Steps[list[models.Te
     """
     template, filled, _, _ = yield from answers.outputs_of(_SPLITTER, reply)
     found = []
-    for output, data in zip(template.outputs, filled, strict=True):
+    for output, data in zip(template.tensors, filled, strict=True):
         if output.size is None:
             data = yield from json_lists.to_binary(output.name, output.datatype, data)
         found.append(models.Tensor(output.name, output.datatype, output.shape, data))
