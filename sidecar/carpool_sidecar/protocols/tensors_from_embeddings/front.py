@@ -5,7 +5,7 @@ Whether a caller wants numbers or base64 is no part of the batch key: both forms
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,22 +16,25 @@ from carpool_sidecar.protocols.tensors_from_embeddings import answers, requests,
 from carpool_sidecar.protocols.tensors_from_v1 import codec, values
 
 
-class Front:
-    """Implements `codec.Front`; `wanted` is the name of the output to take, of models that have one of that name."""
+class Codec(codec.Codec[signatures.Signature]):
+    """See `codec.Codec`; `output` is the name of the output to take, of models that have one of that name."""
 
     list_name = b"data"
 
-    def __init__(self, wanted: str) -> None:
-        self._wanted = wanted
+    def __init__(
+        self, name: models.ModelName, info: models.ModelInfo, transport: codec.Transport, output: str = ""
+    ) -> None:
+        super().__init__(name, info, transport)
+        self._wanted = output
 
     def understand(self, info: models.ModelInfo, has_rows: bool) -> signatures.Signature:
         """Raises `errors.BadMember` if the model cannot make embeddings."""
         return signatures.read(info, has_rows, self._wanted)
 
-    def read(self, body: bytes, max_rows: int, model: Callable[[], signatures.Signature]) -> steps.Steps[codec.Asked]:
+    def read(self, body: bytes, max_rows: int) -> steps.Steps[codec.Asked]:
         """One column, of texts or of token ids."""
         asked = yield from requests.read(body, max_rows)
-        signature = model()
+        signature = self.model
         found = signature.tokens if asked.are_tokens else signature.texts
         if isinstance(found, str):
             raise errors.BadMember(found, "input")
@@ -41,18 +44,9 @@ class Front:
         return codec.Asked((column,), outputs, found.before, form)
 
     def write(
-        self, tensors: Sequence[models.Tensor], outputs: Sequence[str], rows: int | None, shares: codec.Shares
+        self, tensors: Sequence[models.Tensor], asked: Sequence[str], rows: int | None, shares: codec.Shares
     ) -> steps.Steps[messages.Rows]:
         """Embeddings, written for each of those who want them."""
-        found = answers.Rows(answers.read(tensors, outputs[0] if outputs else None, rows), 0, {})
+        found = answers.Rows(answers.read(tensors, asked[0] if asked else None, rows), 0, {})
         yield from answers.write(found, shares)
         return found
-
-
-class Codec(codec.Codec[signatures.Signature]):
-    """See `codec.Codec`; `output` is the name of the output to take, of models that have one of that name."""
-
-    def __init__(
-        self, name: models.ModelName, info: models.ModelInfo, transport: codec.Transport, output: str = ""
-    ) -> None:
-        super().__init__(name, info, transport, Front(output), lambda: None)

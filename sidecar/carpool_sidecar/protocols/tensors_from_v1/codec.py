@@ -1,14 +1,14 @@
 """One codec for all requests that a predictor which speaks only v2 is asked in tensors.
 
-What a request is, and how its answer is written, is a `Front`'s business: v1's is in `front`, that of OpenAI's
-embeddings in `tensors_from_embeddings`. How tensors travel is a `Transport`'s.
+What a request is, and how its answer is written, is said by those that are derived from it: v1's is in `front`, that of
+OpenAI's embeddings in `tensors_from_embeddings`. How tensors travel is a `Transport`'s business.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
@@ -48,29 +48,6 @@ Shares = Sequence[tuple[interface.ResponseFormat | None, int]]
 """How each caller of a batch wants its answer, and how many rows of it are its own."""
 
 
-class Front(Protocol[M]):
-    """The requests and answers of one protocol. `list_name` is that of the list in its answers."""
-
-    list_name: bytes
-
-    def understand(self, info: models.ModelInfo, has_rows: bool, /) -> M:
-        """What is to be known of a model; raises `errors.BadRequest` for one that cannot be asked."""
-        ...
-
-    def read(self, body: bytes, max_rows: int, model: Callable[[], M], /) -> steps.Steps[Asked]:
-        """A request; raises `errors.BadRequest`, and `errors.PayloadTooLarge` for more than `max_rows` rows."""
-        ...
-
-    def write(
-        self, tensors: Sequence[models.Tensor], outputs: Sequence[str], rows: int | None, shares: Shares, /
-    ) -> steps.Steps[messages.Rows]:
-        """The rows of an answer; `rows` is how many, None for a model without a batch dimension.
-
-        Raises `errors.Uneven`, and `errors.UpstreamBroken` for what cannot be written.
-        """
-        ...
-
-
 class Payload(interface.Payload):
     """One request, decoded: a column for each input that it has. `most` is the codec's `max_batch_size` then."""
 
@@ -98,8 +75,9 @@ class Payload(interface.Payload):
 
 
 class Codec(Generic[M]):
-    """The codec of one model; `info` may be replaced when the predictor tells anew.
+    """The codec of one model and one protocol, whose answers have a list of `list_name`.
 
+    `info` may be replaced when the predictor tells anew.
     `on_uneven` is called when an answer's outputs do not have the batch's rows. From then on rows travel alone, until
     the predictor tells anew.
     """
@@ -110,16 +88,30 @@ class Codec(Generic[M]):
         name: models.ModelName,
         info: models.ModelInfo,
         transport: Transport,
-        front: Front[M],
-        on_uneven: Callable[[], None],
+        on_uneven: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
         self._transport = transport
-        self._front = front
         self._on_uneven = on_uneven
         self.info = info
 
     large = 64 * 1024
+    list_name: ClassVar[bytes]
+
+    def understand(self, info: models.ModelInfo, has_rows: bool) -> M:
+        """What is to be known of a model; raises `errors.BadRequest` for one that cannot be asked."""
+        raise NotImplementedError
+
+    def read(self, body: bytes, max_rows: int) -> steps.Steps[Asked]:
+        """A request; raises `errors.BadRequest`, and `errors.PayloadTooLarge` for more than `max_rows` rows."""
+        raise NotImplementedError
+
+    def write(
+        self, tensors: Sequence[models.Tensor], asked: Sequence[str], rows: int | None, shares: Shares
+    ) -> steps.Steps[messages.Rows]:
+        """The rows of an answer with the outputs that were `asked` for; `rows` is how many, None for a model without a
+        batch dimension. Raises `errors.Uneven`, and `errors.UpstreamBroken` for what cannot be written."""
+        raise NotImplementedError
 
     @property
     def info(self) -> models.ModelInfo:
@@ -134,9 +126,11 @@ class Codec(Generic[M]):
         # A row for a model without a batch dimension is a call of its own.
         self.max_batch_size = told.most_rows if self._has_rows else 1
 
-    def _model(self) -> M:
+    @property
+    def model(self) -> M:
+        """What is known of the model; raises as `understand` does."""
         if self._known is None:
-            self._known = self._front.understand(self._info, self._has_rows)
+            self._known = self.understand(self._info, self._has_rows)
         return self._known
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
@@ -144,7 +138,7 @@ class Codec(Generic[M]):
         return steps.at_once(self.parse_in_steps(body, max_rows))
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        asked = yield from self._front.read(body, max_rows, self._model)
+        asked = yield from self.read(body, max_rows)
         return Payload(self._name, asked, self._has_rows, self.max_batch_size)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
@@ -165,9 +159,9 @@ class Codec(Generic[M]):
     ) -> steps.Steps[interface.BatchPredictions]:
         try:
             tensors = yield from self._transport.read_answer(reply)
-            found = yield from self._front.write(tensors, outputs, rows, shares)
+            found = yield from self.write(tensors, outputs, rows, shares)
         except errors.Uneven:
             self.max_batch_size = 1
             self._on_uneven()
             raise
-        return interface.BatchPredictions(self._front.list_name, found)
+        return interface.BatchPredictions(self.list_name, found)

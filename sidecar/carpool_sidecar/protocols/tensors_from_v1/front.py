@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
@@ -10,8 +10,8 @@ from carpool_sidecar.protocols import models, steps, v2
 from carpool_sidecar.protocols.tensors_from_v1 import codec, columns, outputs, requests, values
 
 
-class Front:
-    """Implements `codec.Front`."""
+class Codec(codec.Codec[requests.Reader]):
+    """See `codec.Codec`."""
 
     list_name = b"predictions"
 
@@ -27,29 +27,16 @@ class Front:
                 raise errors.BadRequest(f"input {spec.name!r} has the datatype {spec.datatype}, which JSON cannot say")
         return requests.Reader(info.inputs, has_rows)
 
-    def read(self, body: bytes, max_rows: int, model: Callable[[], requests.Reader]) -> steps.Steps[codec.Asked]:
+    def read(self, body: bytes, max_rows: int) -> steps.Steps[codec.Asked]:
         """A column for each input that the request has."""
-        given = yield from model().read(body, max_rows)
+        given = yield from self.model.read(body, max_rows)
         found: tuple[columns.Column, ...] = ()
         for each in given:
             found += ((yield from values.read(each)),)
         return codec.Asked(found)
 
     def write(
-        self, tensors: Sequence[models.Tensor], _: Sequence[str], rows: int | None, shares: codec.Shares
+        self, tensors: Sequence[models.Tensor], asked: Sequence[str], rows: int | None, shares: codec.Shares
     ) -> steps.Steps[messages.Rows]:
         """Predictions, which callers get as they are."""
         return (yield from outputs.predictions(tensors, rows))
-
-
-class Codec(codec.Codec[requests.Reader]):
-    """See `codec.Codec`."""
-
-    def __init__(
-        self,
-        name: models.ModelName,
-        info: models.ModelInfo,
-        transport: codec.Transport,
-        on_uneven: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(name, info, transport, Front(), on_uneven)
