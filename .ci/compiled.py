@@ -33,7 +33,7 @@ MODULES = {
         measures
         runtime.deadline_timer runtime.driver
         scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.call_limits scheduling.full_size
-        scheduling.isolation
+        scheduling.isolation scheduling.lengths
         scheduling.learned_limits scheduling.ledger scheduling.limits scheduling.messages scheduling.own_time
         scheduling.packing scheduling.policy scheduling.predictor_model scheduling.queues scheduling.scheduler
         scheduling.suspicion scheduling.tuning scheduling.window

@@ -54,6 +54,7 @@ class Choices(TypedDict, total=False):
     max_queue: int | None
     cost: Callable[[Any], float] | None
     max_batch_cost: float | None
+    length: Callable[[Any], int] | None
     allowed_batch_sizes: Sequence[int]
     small_batch_threshold: int
     isolate: options.Isolate

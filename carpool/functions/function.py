@@ -110,7 +110,7 @@ class Function:
             self._signature = inspect.signature(function)
         if self._signature is not None and binding is Binding.FREE and _names_its_owner(self._signature):
             self.binding = Binding.INSTANCE
-        self.has_simple_options = chosen.merge is None and chosen.cost is None and chosen.cache is None
+        self.has_simple_options = chosen.merge is chosen.cost is chosen.length is None and chosen.cache is None
         self._known: dict[Hashable, tuple[calls.Key, calls.Arguments]] = {}
         self._no_arguments: dict[bool, tuple[calls.Key, calls.Arguments]] = {}
         self._lock = threading.RLock()  # the garbage collector may come round and call

@@ -42,7 +42,8 @@ class Options:
 
     `max_latency`, `slo` and `timeout` are seconds, None for none: without `max_latency` the policy learns. Without
     `max_in_flight` a function has one thread, a coroutine function as many calls as is found useful, and a pool of
-    processes one call for each. `cost` measures an item; `max_batch_cost` bounds the sum of a batch.
+    processes one call for each. `cost` measures an item; `max_batch_cost` bounds the sum of a batch. `length` measures
+    one where items of like length are to share a batch.
     """
 
     max_batch_size: int = 32
@@ -53,6 +54,7 @@ class Options:
     max_queue: int | None = None
     cost: Callable[[Any], float] | None = None
     max_batch_cost: float | None = None
+    length: Callable[[Any], int] | None = None
     allowed_batch_sizes: Sequence[int] = ()
     small_batch_threshold: int = 0
     isolate: Isolate = True
@@ -97,8 +99,9 @@ class Options:
             )
 
     def _check_cost(self) -> None:
-        if self.cost is not None and not callable(self.cost):
-            raise TypeError(f"cost must be a function of an item, not {self.cost!r}")
+        for name, measure in (("cost", self.cost), ("length", self.length)):
+            if measure is not None and not callable(measure):
+                raise TypeError(f"{name} must be a function of an item, not {measure!r}")
         if (self.cost is None) != (self.max_batch_cost is None):
             raise ValueError("cost and max_batch_cost go together: the one measures what the other bounds")
         if self.max_batch_cost is not None:
@@ -159,6 +162,7 @@ class Options:
         limits.max_queue_bytes = sys.maxsize
         limits.max_batch_cost = math.inf if self.max_batch_cost is None else self.max_batch_cost
         limits.row_costs = None if self.cost is None else row_costs  # type: ignore[assignment] # any numbers do
+        limits.row_lengths = None if self.length is None else row_lengths
         limits.allowed_sizes = tuple(self.allowed_batch_sizes)
         limits.small_batch_threshold = self.small_batch_threshold
 
@@ -202,9 +206,10 @@ def check_names(where: str, chosen: Mapping[str, Any], allowed: Sequence[str]) -
 
 
 class Costed(list[Any]):
-    """Items of a call with what each costs."""
+    """Items of a call with what each costs, and how long it is, as far as that is measured."""
 
     costs: Sequence[float]
+    lengths: Sequence[int]
 
 
 def costed(cost: Callable[[Any], float], payload: Sequence[Any], rows: int) -> Costed:
@@ -226,9 +231,25 @@ def costed(cost: Callable[[Any], float], payload: Sequence[Any], rows: int) -> C
     return made
 
 
+def lengthy(length: Callable[[Any], int], payload: Sequence[Any], rows: int) -> Costed:
+    """Items with how long they are; all rows of a merged item are as long as it is.
+
+    Raises what `length` raises, and TypeError or ValueError if that is no whole number of at least 0.
+    """
+    made = payload if isinstance(payload, Costed) else Costed(payload)
+    lengths = [whole("what length returns", length(item), 0) for item in payload]
+    made.lengths = lengths if rows == len(payload) else lengths * rows
+    return made
+
+
 def row_costs(payload: Costed, start: int, stop: int) -> Sequence[float]:
     """The scheduler's measure: what rows `start` to `stop` cost."""
     return payload.costs[start:stop]
+
+
+def row_lengths(payload: Costed, start: int, stop: int) -> Sequence[int]:
+    """Likewise: how long they are."""
+    return payload.lengths[start:stop]
 
 
 def _check_type(name: str, value: object, kind: type) -> None:

@@ -179,6 +179,8 @@ class View:
             queue_key, payload = (queue_key, merge_key), (item,)
         if chosen.cost is not None:
             payload = options.costed(chosen.cost, payload, rows)
+        if chosen.length is not None:
+            payload = options.lengthy(chosen.length, payload, rows)
         call = calls.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout, priority=self._priority)
         call.arguments, call.owner, call.replier = arguments, self._owner, by
         call.cached_under = cached_under
@@ -218,7 +220,7 @@ class Batched(View, Generic[P, T, R]):
         """Have one item computed, in a batch with those of other calls that agree in the other arguments.
 
         Raises TypeError for arguments that the function does not take, for those that have no hash, and for an item
-        that `merge` or `cost` cannot take; all else that can happen comes by the future.
+        that `merge`, `cost` or `length` cannot take; all else that can happen comes by the future.
         """
         # The usual case: others called in this turn of the loop, and most items come through here.
         turn = self._turn

@@ -74,6 +74,8 @@ class Backlog:
         limits, rows = self._limits, request.rows
         if limits.row_costs is not None:  # first of all, as that may fail
             request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
+        if limits.row_lengths is not None:
+            request.length = max(limits.row_lengths(request.payload, 0, rows))
         queue = self._queues.get(request.key)
         if queue is None:
             queue = self._queues[request.key] = Queue(request.key, limits, request.max_batch_size)
@@ -115,7 +117,7 @@ class Backlog:
             key, tier = request.key, tier_of(request, limits)
             rows = size = 0
             start = at = at + 1
-            while at < count and limits.row_costs is None:
+            while at < count and limits.row_costs is None and limits.row_lengths is None:
                 request = requests[at]
                 if request.key != key or (request.rows > threshold) - 2 * request.priority != tier:
                     break
@@ -189,16 +191,18 @@ class Backlog:
         """A queue with a request whose first rows travel already, the one for longest, or None."""
         return next(iter(self._partly_sent), None)
 
-    def take(self, queue: Queue, rows: int | None = None) -> list[Part]:
+    def take(self, queue: Queue, rows: int | None = None, chosen: Sequence[Request] | None = None) -> list[Part]:
         """Cut one batch from the front of a queue: as many rows as the limits allow, and at most `rows`.
 
-        It may be fewer, as requests are not cut without need, and more if the first one alone has more.
+        It may be fewer, as requests are not cut without need, and more if the first one alone has more. Only those that
+        were `chosen` travel, in that order, the first one first, where some were.
         """
         limits = self._limits
         room = queue.max_batch_size if rows is None else max(1, min(rows, queue.max_batch_size))
-        if queue.rows <= room and queue.size <= queue.max_batch_bytes and queue.cost <= limits.max_batch_cost:
+        is_all = queue.rows <= room and queue.size <= queue.max_batch_bytes and queue.cost <= limits.max_batch_cost
+        if is_all and chosen is None:
             return self._take_all(queue)
-        parts = packing.pack(queue, room, limits, queue.max_batch_size, queue.max_batch_bytes)
+        parts = packing.pack(chosen or queue, room, limits, queue.max_batch_size, queue.max_batch_bytes)
         rows = size = cost = 0
         for request, start, stop in parts:
             rows += stop - start
@@ -215,7 +219,7 @@ class Backlog:
                 cost -= request.cost_queued
                 if not start:
                     request.cut()
-        queue.shed()
+        queue.left(0 if chosen is None else len(parts))
         self._subtract(queue, rows, size, cost)
         if queue.is_partly_sent:
             self._partly_sent[queue] = None

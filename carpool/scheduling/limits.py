@@ -45,6 +45,8 @@ class Limits:
     A batch carries at most `max_batch_size` instances, `max_batch_bytes` of request bodies and `max_batch_cost` of what
     `row_costs` measures (None: costs nothing); only an instance that is over a limit by itself goes beyond it, alone.
     `row_sizes` tells the bytes of each instance; it is asked only about requests that no batch could carry whole.
+    `row_lengths` tells how long each row is, where rows of like length are to share batches (None: they need not): a
+    request then overtakes others that came less than `priority_ageing` after the one that has waited longest.
     `row_shape` tells which requests' rows have equal lengths (None: nobody's have any); it is asked only where the
     predictor refused rows together.
     `allowed_sizes` are the sizes the predictor computes with, ascending (empty: any); its last is `max_batch_size`.
@@ -67,6 +69,7 @@ class Limits:
     max_batch_cost: float = math.inf
     row_sizes: RowMeasure = lengths
     row_costs: RowMeasure | None = None
+    row_lengths: RowMeasure | None = None
     row_shape: RowShape | None = None
     allowed_sizes: tuple[int, ...] = ()
     small_batch_threshold: int = 0

@@ -21,16 +21,16 @@ class Request:
     who gets them back in effects; the payload is let go as soon as the request is answered. `max_batch_size` is how
     many rows the predictor takes in one call of this key, if it has a limit of its own. `timeout` is in seconds from
     submission; None or 0 leaves it to the limits, which also bound it. Of two levels of `priority` the higher goes
-    first, see `Limits`.
+    first, see `Limits`. `length` is that of its longest row, where rows of like length share batches.
     """
 
     # Set by the caller, constant:     rows size timeout tag max_batch_size priority; and key, but that a quarantine
     #                                  puts one of its own in its place as long as the request is there
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
-        "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "key", "max_batch_size", "open",
-        "payload", "pieces", "priority", "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued",
-        "tag", "timeout", "was_sent",
+        "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "key", "length", "max_batch_size",
+        "open", "payload", "pieces", "priority", "rows", "rows_answered", "rows_taken", "sequence", "size",
+        "size_queued", "tag", "timeout", "was_sent",
     )  # fmt: skip
 
     # Set on submission.
@@ -41,6 +41,8 @@ class Request:
     # Set when the request is first cut, which few are.
     pieces: list[Piece]
     rows_answered: int
+    # Set where rows are grouped by their lengths.
+    length: int
 
     def __init__(
         self,
@@ -171,10 +173,23 @@ class Batch:
 
     `reason` says why it left, `rows` is the number of instances it carries. `about` belongs to whoever carries it out.
     If it was refused for its size and goes again in smaller pieces, `pieces_of` is how many rows each has at most.
-    `search` is isolation's: the one that it is a part of, if its rows were refused before.
+    `search` is isolation's: the one that it is a part of, if its rows were refused before. `weight` is as how many rows
+    it counts where its time is looked at.
     """
 
-    __slots__ = ("about", "dispatched", "error", "id", "key", "parts", "pieces_of", "reason", "rows", "search")
+    __slots__ = (
+        "about",
+        "dispatched",
+        "error",
+        "id",
+        "key",
+        "parts",
+        "pieces_of",
+        "reason",
+        "rows",
+        "search",
+        "weight",
+    )
     pieces_of: int
 
     def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: Reason) -> None:
@@ -183,6 +198,7 @@ class Batch:
         self.parts = parts
         self.reason = reason
         self.rows = sum([part.stop - part.start for part in parts])
+        self.weight = self.rows
         self.dispatched = 0.0
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
         self.about: Any = None

@@ -321,15 +321,15 @@ class PredictorModel:
         """A batch left."""
         if self.overdue_at <= now:
             self.passed(now)
-        entry = InFlightBatch(batch.rows, now, len(self._in_flight), not self._overdue)
+        entry = InFlightBatch(batch.weight, now, len(self._in_flight), not self._overdue)
         if not entry.beside:
             if self._since_lone >= self._lone_every:
                 self._lone_every = min(tuning.LONE_SELDOM, self._lone_every * 2)
             self._since_lone = -1
         self._since_lone += 1
-        self._ends(entry, max(now, self.free_at) + self.work(batch.rows))
+        self._ends(entry, max(now, self.free_at) + self.work(batch.weight))
         self._in_flight[batch] = entry
-        self.evenly_at = now + self.work(batch.rows) / self.workers if self.workers > 1 else -math.inf
+        self.evenly_at = now + self.work(batch.weight) / self.workers if self.workers > 1 else -math.inf
         self._in_flight_changed()
 
     def passed(self, now: float) -> None:

@@ -152,8 +152,12 @@ class Queue:
     def discard(self, request: Request) -> None:
         """Let a request go that stands anywhere; the sums are the caller's business."""
         request.rows_taken = request.rows
+        self.left(1)
+
+    def left(self, anywhere: int) -> None:
+        """Requests do not wait any more, so many of which stood anywhere; the sums are the caller's business."""
         self.shed()
-        self._stale += 1
+        self._stale += anywhere
         if self._stale > _SLACK + sum(len(fifo.requests) for fifo in self.fifos.values()) // 2:
             self._clean()
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
-from carpool.scheduling import isolation, ledger, suspicion
+from carpool.scheduling import isolation, ledger, lengths, suspicion
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Admission, Limits
@@ -57,7 +57,7 @@ from carpool.scheduling.queues import Deadlines
 
 STATE = """
 attribute        what it is                                  written by
-backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _next_batch, _decide,
+backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _cut, _decide,
                                                              give_up, _close, _keep_whole, limits_changed, _resize
 learned_limits   what the predictor takes in one call        _learn_from, _lessons, failed, _fill
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
@@ -71,6 +71,7 @@ ledger           bytes held by open requests, and by others  _accept, _accept_al
                                                              and all with reservations
 admission        the predictor's pace                        done
 own_time         what batching takes of its own core         whoever measures it, as the driver does
+groups           what a call costs beside its padding        done, _cut
 draining         nothing new is taken                        drain, abort
 policy_deadline  when to ask the policy again                _step, _fill, _next_batch, _next_after_failures
 _aborted         nothing is sent any more                    abort
@@ -111,6 +112,7 @@ class Scheduler:
         self.ledger = ledger.Ledger(limits.max_queue_bytes)
         self.admission = Admission(limits, self.ledger)
         self.own_time = policy.own_time
+        self.groups = None if limits.row_lengths is None else lengths.Groups(limits)
         self.in_flight: dict[Batch, None] = {}
         self.draining = False
         self.policy_deadline = math.inf
@@ -194,6 +196,8 @@ class Scheduler:
         try:
             self.admission.observe(batch, now, busy)
             self.policy.completed(batch, now)
+            if self.groups is not None:
+                self.groups.completed(batch, now)
             if batch.search is not None or not self.learned_limits.is_empty:
                 self._learn_from(batch, now)
             self._readmit(self.isolation.came_back(batch, self._sequence, now))
@@ -400,9 +404,18 @@ class Scheduler:
                 return None
             else:
                 self.isolation.regular_left(now)
-                parts = self.backlog.take(decision.queue, decision.rows)
-                return Batch(self._new_id(), decision.queue.key, parts, decision.reason)
+                return self._cut(decision)
         return None
+
+    def _cut(self, release: Release) -> Batch:
+        queue, rows = release.queue, release.rows
+        if self.groups is None:
+            return Batch(self._new_id(), queue.key, self.backlog.take(queue, rows), release.reason)
+        most = queue.max_batch_size if rows is None else min(rows, queue.max_batch_size)
+        parts = self.backlog.take(queue, rows, self.groups.pick(queue, most))
+        batch = Batch(self._new_id(), queue.key, parts, release.reason)
+        batch.weight = self.groups.weigh(batch)
+        return batch
 
     def _next_after_failures(self, now: float, effects: list[Effect]) -> Batch | None:
         """A batch that goes again, a suspect, or a regular batch, in the order of their rights to a slot."""

@@ -136,6 +136,9 @@ EXPLORE = 2
 # The arrival rate that is shown (not decided by) is that of about the last ten seconds.
 RATE_SECONDS = 10.0
 
+# Rows of like length are looked for among so many batches of those that wait.
+LOOK_AHEAD = 4
+
 # Requests of a high level wait for what is at the predictor. While both come, batches of lower ones leave just in time,
 # and are so small that they take this many times as long as one instance alone: a high one that finds such a batch
 # before it, and shares the next, is then answered about as soon as if it had come just behind a lone one.

@@ -212,6 +212,13 @@ class Settings(BaseSettings):
         "Requests of at most so many instances leave before larger ones. 0: requests leave in order of arrival.",
         0, ge=0, le=1_000_000,
     )  # fmt: skip
+    group_by_length: bool = settings.field(
+        "Batching",
+        "Instances of like length share a batch: for predictors that pad all of a batch to the longest, such as "
+        "sentence encoders, and not where the server packs them or batches by itself. The length is an instance's "
+        "bytes. A request is overtaken only by those that came less than --priority-ageing after it.",
+        False,
+    )
     priority_header: Annotated[str, pydantic.AfterValidator(shared_names.read_priority)] = settings.field(
         "Batching",
         "Header, over gRPC metadata, by which callers say how urgent a request is: high, normal or low (or 1, 0, -1). "
@@ -492,6 +499,7 @@ class Settings(BaseSettings):
             max_batch_cost=self.max_batch_cost or math.inf,
             row_sizes=_row_sizes,
             row_costs=_ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None,
+            row_lengths=_row_sizes if self.group_by_length else None,
             row_shape=row_shapes.of,
             allowed_sizes=allowed,
             small_batch_threshold=self.small_batch_threshold,

@@ -46,6 +46,7 @@ class AsyncCache:
         ("cache", NoCache(), "cache must have the methods get and set; NoCache does not"),
         ("cache", AsyncCache(), "cache must have plain methods, as it is asked at the call; those of AsyncCache are"),
         ("cost", 3, "cost must be a function of an item, not 3"),
+        ("length", 3, "length must be a function of an item, not 3"),
         ("cost", len, "cost and max_batch_cost go together"),
         ("max_batch_cost", 3, "cost and max_batch_cost go together"),
         ("merge", 3, "merge must have rows, join and split"),

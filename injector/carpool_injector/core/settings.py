@@ -129,6 +129,8 @@ class SidecarSettings(pydantic.BaseModel):
     """Sizes the predictor computes with."""
     small_batch_threshold: Annotated[int | None, values.whole(0, 1_000_000)] = None
     """Requests so small go before larger ones."""
+    group_by_length: Annotated[bool | None, values.switch()] = None
+    """Let instances of like length share a batch; for apps that pad all of a batch to the longest."""
     priority_header: Annotated[str | None, values.checked(_check_priority)] = None
     """Header that says how urgent a request is: high, normal or low (or 1, 0, -1)."""
     priority_ageing: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = None

@@ -1,0 +1,128 @@
+"""Which of the first requests of a queue travel together, where a batch takes as long as its rows times the longest.
+
+A model that pads its rows computes on padding: a short row beside a long one costs as much as that. So rows of like
+length share a batch. A small batch costs a call of its own, and so the price of a call, beside that of what is computed
+in it, decides how much padding is worth it; both are learned.
+
+The request that goes first always travels, and is overtaken only by those that came less than the ageing bound after
+the one that has waited longest: nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from carpool.scheduling import tuning
+from carpool.scheduling.limits import Limits
+from carpool.scheduling.messages import Batch, Request
+from carpool.scheduling.predictor_model import LatencyModel
+from carpool.scheduling.queues import Queue
+
+
+class Groups:
+    """Picks who travels, and learns what a call costs beside what is computed in it."""
+
+    # State: seconds of a batch by rows times the longest; when the last one came back; how long the longest row of a
+    # batch mostly is.
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._seconds = LatencyModel()
+        self._back_at = float("-inf")
+        self._usual = 0.0
+
+    def pick(self, queue: Queue, most: int) -> Sequence[Request] | None:
+        """Who of a queue shares the next batch, of at most so many rows, the first one first; None: all in turn."""
+        first = queue.first
+        if first.rows_taken or first.rows > most or first.rows == queue.rows:
+            return None
+        waiting = self._candidates(queue, first, most)
+        waiting.sort(key=_by_length)
+        place = next(place for place, request in enumerate(waiting) if request is first)
+        start, stop = self._cheapest(waiting, place, most)
+        chosen = [first, *[request for request in waiting[start:stop] if request is not first]]
+        if stop - start == len(waiting):
+            self._fill(chosen, queue, waiting[-1].length, most)
+        return chosen
+
+    def weigh(self, batch: Batch) -> int:
+        """As how many rows of the usual length the batch counts."""
+        longest = _longest(batch)
+        weight = batch.rows * longest / self._usual if self._usual and longest else float(batch.rows)
+        self._usual += (tuning.EWMA if self._usual else 1.0) * (longest - self._usual)
+        return max(1, round(weight))
+
+    def completed(self, batch: Batch, now: float) -> None:
+        """A batch was answered: it took the time since the one before, or since it left."""
+        self._seconds.observe(batch.rows * _longest(batch), now - max(batch.dispatched, self._back_at))
+        self._back_at = now
+
+    def _candidates(self, queue: Queue, first: Request, most: int) -> list[Request]:
+        """The first ones, as long as they may overtake each other."""
+        until = queue.oldest.arrived + self._limits.priority_ageing
+        found: list[Request] = []
+        rows = 0
+        for request in queue:
+            if rows > tuning.LOOK_AHEAD * most or request.priority != first.priority:
+                break
+            if request.rows_taken or request.rows > most:
+                break
+            if request is first or request.arrived < until:
+                found.append(request)
+                rows += request.rows
+        return found
+
+    def _cheapest(self, waiting: Sequence[Request], place: int, most: int) -> tuple[int, int]:
+        """Of all stretches with the request at this place: where one begins and ends that costs least for each row.
+
+        A row costs its share of the call and its padding; what is computed for it otherwise is the same in any batch.
+        """
+        call, padding = self._price
+        best, found = float("inf"), (place, place + 1)
+        above = 0
+        for stop in range(place + 1, len(waiting) + 1):
+            longest = waiting[stop - 1].length
+            above += waiting[stop - 1].rows
+            if above > most:
+                break
+            rows, own, start = 0, 0, stop
+            while start and rows + waiting[start - 1].rows <= most:
+                start -= 1
+                request = waiting[start]
+                rows += request.rows
+                own += request.rows * request.length
+                if start > place:
+                    continue
+                cost = (call + padding * (rows * longest - own)) / rows
+                if cost <= best:
+                    best, found = cost, (start, stop)
+        return found
+
+    def _fill(self, chosen: list[Request], queue: Queue, longest: int, most: int) -> None:
+        """Add those that follow in turn, whom nobody may overtake, as long as that makes rows cheaper."""
+        call, padding = self._price
+        are_in = set(chosen)
+        rows = sum([request.rows for request in chosen])
+        cost = call + padding * sum([request.rows * (longest - request.length) for request in chosen])
+        for request in queue:
+            if request in are_in:
+                continue
+            wasted = padding * (longest - request.length)
+            if request.length > longest or rows + request.rows > most or wasted * rows > cost:
+                return
+            chosen.append(request)
+            rows += request.rows
+            cost += wasted * request.rows
+
+    @property
+    def _price(self) -> tuple[float, float]:
+        """Of a call, and of one unit of padding; while nothing is known a call costs far more."""
+        model = self._seconds
+        return (model.fixed, model.slope) if model.is_trusted and model.is_varied else (1.0, 1e-9)
+
+
+def _by_length(request: Request) -> int:
+    return request.length
+
+
+def _longest(batch: Batch) -> int:
+    return max([part.request.length for part in batch.parts])

@@ -1,0 +1,143 @@
+"""Rows of like length share a batch, where a batch takes as long as its rows times the longest."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from carpool.scheduling.window import Window
+from tests.scheduling.driven import DrivenScheduler
+
+CALL, TOKEN = 0.010, 0.0001
+
+
+def row_lengths(rows, start, stop):
+    """A request `17-a` has rows of 17."""
+    return [int(row.partition("-")[0]) for row in rows[start:stop]]
+
+
+class Padding(DrivenScheduler):
+    """Pads all of a batch to the longest, one batch after the other."""
+
+    def pass_call(self) -> None:
+        batch = self.out[0]
+        self.pass_time(CALL + TOKEN * batch.rows * max(row_lengths(self.rows_of(batch), 0, batch.rows)))
+        self.answer(batch)
+
+    def names(self, batch):
+        return sorted(self.members(batch))
+
+
+def made(**more) -> Padding:
+    return Padding(Window, max_batch_size=4, max_latency=0.0, max_in_flight=1, row_lengths=row_lengths, **more)
+
+
+@pytest.fixture
+def taught() -> Padding:
+    """It knows what a call costs, and what padding does; the predictor is busy with one."""
+    return teach(made(priority_ageing=1.0))
+
+
+def teach(driven: Padding) -> Padding:
+    for number, length in enumerate([10, 200, 50, 100, 10, 200, 400]):
+        driven.submit(f"{length}-lesson{number}")
+        driven.pass_call()
+        driven.pass_time(1.0)
+    driven.submit("100-busy", key="other")
+    driven.sent.clear()
+    return driven
+
+
+def test_rows_of_like_length_share_a_batch(taught):
+    for name in ["200-a", "10-b", "200-c", "10-d", "200-e", "10-f"]:
+        taught.submit(name)
+    for _ in range(3):
+        taught.pass_call()
+    assert [taught.names(batch) for batch in taught.sent] == [["200-a", "200-c", "200-e"], ["10-b", "10-d", "10-f"]]
+
+
+def test_padding_that_costs_less_than_a_call_is_taken(taught):
+    for name in ["100-a", "90-b", "100-c", "80-d"]:
+        taught.submit(name)
+    taught.pass_call()
+    assert taught.names(taught.sent[0]) == ["100-a", "100-c", "80-d", "90-b"]
+
+
+def test_the_oldest_always_travels_with_those_most_like_it(taught):
+    for name in ["100-oldest", *(f"10-{number}" for number in range(8)), "95-like"]:
+        taught.submit(name)
+    taught.pass_call()
+    assert taught.names(taught.sent[0]) == ["100-oldest", "95-like"]
+
+
+def test_nobody_is_overtaken_by_those_that_came_a_whole_ageing_later():
+    taught = teach(made(priority_ageing=0.001))
+    for name in ["400-a", "10-b", "10-c"]:
+        taught.submit(name)
+    taught.now += 0.001
+    taught.submit("400-late")
+    taught.pass_call()
+    assert taught.names(taught.sent[0]) == ["400-a"]
+    taught.pass_call()
+    assert taught.names(taught.sent[1]) == ["10-b", "10-c"]
+
+
+def test_no_stream_of_rows_of_another_length_keeps_one_waiting(taught):
+    taught.submit("200-first")
+    taught.submit("10-short")
+    for number in itertools.count():
+        for each in "wxyz":
+            taught.submit(f"200-{number}{each}")
+        taught.pass_call()
+        if "10-short" in taught.answers:
+            break
+        assert number < 60
+    waited = taught.now - taught.requests["10-short"].arrived
+    assert waited < 1.0 + 10 * (CALL + TOKEN * 4 * 200)
+
+
+def test_a_lower_level_fills_no_gap_for_its_length(taught):
+    for name, priority in [("400-a", 1), ("10-b", 1), ("400-low", -1)]:
+        taught.submit(name, priority=priority)
+    taught.pass_call()
+    assert taught.names(taught.sent[0]) == ["400-a"]
+
+
+def test_while_nothing_is_known_batches_are_as_full_as_ever():
+    driven = made()
+    driven.submit("100-busy", key="other")
+    for name in ["200-a", "10-b", "200-c", "10-d", "200-e", "10-f"]:
+        driven.submit(name)
+    driven.pass_call()
+    assert driven.sizes == [1, 4]
+
+
+def test_requests_of_several_rows_count_by_their_longest_and_stay_whole(taught):
+    taught.submit("100-a", rows=2)
+    taught.submit("10-b", rows=3)
+    taught.submit("90-c", rows=2)
+    taught.pass_call()
+    assert taught.names(taught.sent[0]) == ["100-a", "90-c"]
+    assert taught.sizes == [4]
+
+
+def test_what_is_too_large_for_a_batch_is_cut_as_ever(taught):
+    taught.submit("100-large", rows=10)
+    taught.submit("10-a")
+    while taught.out:
+        taught.pass_call()
+    assert taught.sizes[:2] == [4, 4]
+    assert len(taught.answers["100-large"]) == 10
+    assert taught.answers["10-a"] == ["10-a/0"]
+
+
+def test_who_leaves_from_the_middle_is_not_missed(taught):
+    for name in ["200-a", "10-b", "200-c", "10-d"]:
+        taught.submit(name)
+    taught.cancel("200-c")
+    taught.cancel("10-b")
+    for _ in range(3):
+        taught.pass_call()
+    assert [taught.names(batch) for batch in taught.sent] == [["200-a"], ["10-d"]]
+    assert not taught.core.backlog.rows
