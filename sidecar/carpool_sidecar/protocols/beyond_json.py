@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from carpool_sidecar.protocols import steps
+from carpool_sidecar.protocols import frames, steps
 
 _STEP = 64 * 1024  # bytes that are looked at in one step: a millisecond, if all of them are escapes
 
@@ -28,7 +28,6 @@ _WORDS = tuple(
     (word, b"{%b}" % (b" " * (len(word) - 2)))
     for word in (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
 )
-_BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 
 
 def has_halves(text: bytes) -> bool:
@@ -68,8 +67,7 @@ def sliced(text: bytes, at: int, mask: bytes, rows: Sequence[bytes | msgspec.Raw
     found = []
     at += 1
     for row in rows:
-        between = _BETWEEN_ROWS.match(mask, at)
-        at = between.end() if between else at
+        at = frames.next_row(mask, at)
         found.append(text[at : at + len(row)])
         at += len(row)
     return found

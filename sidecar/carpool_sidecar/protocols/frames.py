@@ -7,7 +7,11 @@ gaps, if in each gap is one value of the kind that was there before; and nothing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
+
+_BETWEEN_ROWS: Final = re.compile(rb"[ \t\r\n,]*+")
 
 
 def gaps(texts: Sequence[bytes], body: bytes, start: int, stop: int) -> list[tuple[int, int]] | None:
@@ -36,3 +40,9 @@ def gaps(texts: Sequence[bytes], body: bytes, start: int, stop: int) -> list[tup
     found.append((at, end))
     found.reverse()
     return found
+
+
+def next_row(text: bytes, at: int) -> int:
+    """Where a row of a list begins, behind the row before it or the opening bracket, which ends at a place."""
+    found = _BETWEEN_ROWS.match(text, at)
+    return at if found is None else found.end()

@@ -21,7 +21,7 @@ from typing import cast
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import beyond_json, form_scan, forms, json_rows, number_lists, steps
+from carpool_sidecar.protocols import beyond_json, form_scan, forms, frames, json_rows, number_lists, steps
 
 LARGE = 512 * 1024
 """From so many bytes on a list is worth being scanned in steps."""
@@ -31,7 +31,6 @@ STEP = 256 * 1024
 
 _skip_all = msgspec.json.Decoder(msgspec.Raw).decode
 _SPACE = b" \t\r\n"
-_BETWEEN = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 _STRUCTURE = (b"[", b"]", b"{", b"}", b'"')
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b"".join(_STRUCTURE)))
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
@@ -283,7 +282,7 @@ class IncrementalScan:
         if self.has_too_many:
             return
         # The list's own bracket; then a row that began earlier has what is before it that is not its own.
-        at = 1 if began_before else _skip(text, 1)
+        at = 1 if began_before else frames.next_row(text, 1)
         shift = self._at - shift
         sizes = list(map(len, found))
         if sum(sizes) + len(sizes) == len(text) - at:  # nothing but commas between them
@@ -294,7 +293,7 @@ class IncrementalScan:
             for size in sizes:
                 starts.append(shift + at)
                 ends.append(shift + at + size)
-                at = _skip(text, at + size)
+                at = frames.next_row(text, at + size)
         self.starts += starts[1:] if began_before else starts
         self.ends += ends[:-1] if goes_on else ends
 
@@ -417,9 +416,3 @@ def _between_characters(data: bytes) -> int:
     while stop > 0 and data[stop] & 0xC0 == 0x80:
         stop -= 1
     return max(0, stop)
-
-
-def _skip(text: bytes, at: int) -> int:
-    """Where the next row begins after `at`, where a row ended or none was."""
-    match = _BETWEEN.match(text, at)
-    return match.end() if match else at

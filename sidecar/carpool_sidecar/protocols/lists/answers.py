@@ -25,7 +25,6 @@ PRORATED = ("carpool-usage", "prorated")
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
-_BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 _SPACE = b" \t\r\n"
 # Headers of the connection to the predictor, of the size of its body, and of who sent it.
 _OF_ONE_CONNECTION = frozenset(
@@ -294,19 +293,13 @@ def _brackets(
     """How the list from `start` to before `stop` is written; one with a single row does not tell that."""
     if len(rows) < 2:
         return usual
-    first = _skip(body, start + 1)
+    first = frames.next_row(body, start + 1)
     end = first + len(rows[0])
-    second = _skip(body, end)
+    second = frames.next_row(body, end)
     last = stop - 1
     while body[last - 1] in _SPACE:
         last -= 1
     return Brackets(body[start:first], body[end:second], body[last:stop])
-
-
-def _skip(body: bytes, at: int) -> int:
-    """Where the next row begins."""
-    found = _BETWEEN_ROWS.match(body, at)
-    return at if found is None else found.end()
 
 
 def read(
