@@ -53,9 +53,9 @@ _DIGITS: Final = 18  # of a whole number; more may not fit 64 bits, and numpy ta
 # Each is looked at, which takes half a microsecond, so 64 MB of them would hold the event loop for half a minute.
 _MOST_VALUES: Final = 20_000
 # Numbers in detail without their signs, which no type of a column depends on unless they are large.
+_UNSIGNED, _NEGATIVE = 4, 16  # of the bits of `form_scan`, which in C has no names for them
 _SIGNLESS: Final = bytes(
-    byte & ~form_scan.Bits.NEGATIVE if byte & 0xE0 == 0x80 and not byte & form_scan.Bits.UNSIGNED else byte
-    for byte in range(256)
+    byte & ~_NEGATIVE if byte & 0xE0 == 0x80 and not byte & _UNSIGNED else byte for byte in range(256)
 )
 
 
