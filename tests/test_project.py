@@ -100,6 +100,13 @@ def test_one_environment_can_hold_all_requirements() -> None:
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
 
 
+@pytest.mark.parametrize("workflow", sorted(path.name for path in (ROOT / ".github" / "workflows").iterdir()))
+def test_every_action_is_pinned_by_commit_with_its_version_beside_it(workflow: str) -> None:
+    used = re.findall(r"(?m)^[ -]*uses: (.+)$", (ROOT / ".github" / "workflows" / workflow).read_text())
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*", action)] == []
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     projects = [tomllib.loads((ROOT / part / "pyproject.toml").read_text()) for part in (".", *PARTS[:3])]
     stated = {project["project"]["version"] for project in projects}
