@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from carpool.functions.errors import BatchFailed, Closed, WrongLength, WrongResult
     from carpool.functions.futures import Future
     from carpool.functions.inline import inline
+    from carpool.functions.loader import loader
     from carpool.functions.merging import Merge
     from carpool.functions.stats import Stats
     from carpool.functions.streams import END, End, Stream
@@ -43,6 +44,7 @@ _HOMES = {
     "carpool.functions.errors": ("BatchFailed", "Closed", "WrongLength", "WrongResult"),
     "carpool.functions.futures": ("Future",),
     "carpool.functions.inline": ("inline",),
+    "carpool.functions.loader": ("loader",),
     "carpool.functions.merging": ("Merge",),
     "carpool.functions.stats": ("Stats",),
     "carpool.functions.streams": ("END", "End", "Stream"),
@@ -54,7 +56,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # a test holds that these are all of them
     "END", "LRU", "BatchFailed", "Batched", "BatchedStream", "CarpoolError", "Closed", "DeadlineExceeded", "End",
     "Future", "Merge", "NotIsolated", "Overloaded", "PayloadTooLarge", "RemoteError", "Stats", "Stream", "WorkerDied",
-    "WouldBeLate", "WrongLength", "WrongResult", "arrays", "batch", "batched", "inline", "processes",
+    "WouldBeLate", "WrongLength", "WrongResult", "arrays", "batch", "batched", "inline", "loader",
+    "processes",
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from carpool import errors
-from carpool.functions import calls, futures, hosts, inline, options, stats, streams, waiting, work
+from carpool.functions import calls, futures, hosts, inline, options, sharing, stats, streams, waiting, work
 from carpool.functions import errors as failures
 from carpool.runtime import driver, timer_thread
 from carpool.scheduling import adaptive, limits, messages, policy, window
@@ -101,6 +101,7 @@ class Batcher:
         self.name = name
         self.options = chosen
         self.recorder = stats.Recorder()
+        self.under_way = sharing.UnderWay()
         self._make_host = make_host
         self.compute = compute
         self.on_loop_end: weakref.WeakMethod[Callable[[], None]] | None = None

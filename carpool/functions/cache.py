@@ -83,6 +83,12 @@ class LRU(Generic[K, V]):
                 oldest, _ = self._values.popitem(last=False)
                 self._expiring.pop(oldest, None)
 
+    def delete(self, key: K, /) -> None:
+        """Forget the value of this key, if there is one."""
+        with self._lock:
+            self._values.pop(key, None)
+            self._expiring.pop(key, None)
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

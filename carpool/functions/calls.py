@@ -29,6 +29,10 @@ Member = tuple[Any, "futures.Future[Any]", contextvars.Context]
 """One item of a call, with the future and the context variables of who called."""
 
 
+class WarmUp(tuple[Any, ...]):
+    """The key of a call that nobody else's joins, and whose equal items are not one."""
+
+
 class Batcher(waiting.Batcher, driver.Replier, Protocol):
     """What answers calls."""
 

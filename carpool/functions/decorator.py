@@ -7,7 +7,7 @@ The others here are for type checkers.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -58,8 +58,10 @@ class Choices(TypedDict, total=False):
     allowed_batch_sizes: Sequence[int]
     small_batch_threshold: int
     isolate: options.Isolate
-    dedupe: bool
+    dedupe: options.Dedupe
     cache: options.Cache | None
+    key: Callable[..., Hashable] | None
+    pad_with: Any
     name: str | None
 
 
@@ -114,6 +116,8 @@ class BatchedStreamMethod(Generic[S, P, T, R]):
 class Decorator(Protocol):
     """The type of `carpool.batched`, with a function or with options alone."""
 
+    @overload
+    def __call__(self, *, each: Sequence[str], merge: None = ..., **options: Unpack[Choices]) -> EachDecorator: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[list[T], P], List[R]], /, *, merge: None = ..., **options: Unpack[Choices]
@@ -202,6 +206,21 @@ class OptionsDecorator(Protocol):
     def __call__(self, function: classmethod[S, Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...
     @overload
     def __call__(self, function: staticmethod[Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...
+
+
+class EachDecorator(Protocol):
+    """`batched` with `each`, before it has its function: which arguments a call takes, no checker can tell."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[list[T], ...], List[R]], /) -> Batched[..., T, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[list[T], ...], Lists[R]], /) -> BatchedStream[..., T, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, list[T], ...], List[R]], /) -> BatchedMethod[S, ..., T, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, list[T], ...], Lists[R]], /
+    ) -> BatchedStreamMethod[S, ..., T, R]: ...
 
 
 class BoundArrays(Generic[P, R]):

@@ -7,7 +7,6 @@ belongs to a loop. Methods have those for each instance, which are gone with it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import functools
 import inspect
@@ -16,23 +15,14 @@ import sys
 import threading
 import weakref
 from asyncio import AbstractEventLoop, events
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from carpool import errors as carpool_errors
-from carpool.functions import batcher, calls, futures, hosts, options, stats, streams, work
-from carpool.functions import errors as failures
-from carpool.runtime import driver
-from carpool.workers import errors as worker_errors
+from carpool.functions import batcher, calls, futures, hosts, options, parameters, running, stats
 from carpool.workers import pool
 
-# So many combinations of arguments are remembered as checked; those with other values would keep these.
-_MOST_KNOWN = 1024
-_PLAIN = (str, bytes, int, float, bool, type(None))
-_LARGEST_KNOWN = 512  # bytes of each
 # As many batches of a coroutine function as the policy may find useful at once.
 _MOST_TASKS = 16
-
 
 _numbers = itertools.count(1)
 
@@ -97,22 +87,22 @@ def _is_marked(function: Any) -> bool:
 class Function:
     """A function and its options."""
 
-    # Mutable state: the options; the binding, until the class body that it stands in has ended; what calls looked like,
-    # _known; the sites of instances by id.
+    # Mutable state: the options; the binding, until the class body that it stands in has ended; the sites of instances
+    # by id.
     def __init__(self, function: Callable[..., Any], chosen: options.Options, binding: Binding = Binding.FREE) -> None:
         self.plain = function
         self.kind = kind_of(function)
         self.name = chosen.name or str(getattr(function, "__qualname__", type(function).__name__))
         self.options = chosen
         self.binding = binding
-        self._signature: inspect.Signature | None = None
-        with contextlib.suppress(TypeError, ValueError):  # some callables written in C have none
-            self._signature = inspect.signature(function)
-        if self._signature is not None and binding is Binding.FREE and _names_its_owner(self._signature):
+        self.parameters = parameters.Parameters(function, self.name, chosen.each)
+        if binding is Binding.FREE and self.parameters.name_an_owner:
             self.binding = Binding.INSTANCE
-        self.has_simple_options = chosen.merge is chosen.cost is chosen.length is None and chosen.cache is None
-        self._known: dict[Hashable, tuple[calls.Key, calls.Arguments]] = {}
-        self._no_arguments: dict[bool, tuple[calls.Key, calls.Arguments]] = {}
+        chosen.check_goes_with(self.name, is_coroutine=self.kind is Kind.COROUTINE, is_stream=self.kind.is_stream)
+        self.has_simple_options = chosen.has_nothing_at_calls
+        self.asks_cache_at_calls = chosen.cache is not None and not chosen.cache_is_async
+        self.copies: int = len(function.workers) if self.kind is Kind.PROCESSES else 1  # type: ignore[attr-defined]
+        """How many models it has, each of which is to be warmed up."""
         self._lock = threading.RLock()  # the garbage collector may come round and call
         self._sites: dict[int, tuple[weakref.ref[Any] | None, Site, weakref.finalize[Any, Any]]] = {}
 
@@ -131,51 +121,6 @@ class Function:
     def may_be_bound(self) -> bool:
         """Whether Python would call it on the instance through which it is looked up."""
         return self.binding is Binding.INSTANCE or (self.binding is Binding.FREE and inspect.isroutine(self.plain))
-
-    # --- calls -------------------------------------------------------------------------------------------------
-
-    def no_arguments(self, *, has_owner: bool) -> tuple[calls.Key, calls.Arguments]:
-        """As `arguments` for a call without any."""
-        found = self._no_arguments.get(has_owner)
-        if found is None:
-            found = self._no_arguments[has_owner] = self.arguments((), {}, has_owner=has_owner)
-        return found
-
-    def arguments(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, has_owner: bool
-    ) -> tuple[calls.Key, calls.Arguments]:
-        """The batch key of a call's other arguments, and these with defaults filled in.
-
-        `has_owner` says that it is called on an instance or a class.
-
-        Raises TypeError for arguments that the function does not take, and for those without a hash.
-        """
-        given = work.key_of(args, kwargs)
-        known = self._known.get((has_owner, given))
-        if known is None:
-            signature = self._signature
-            known = (
-                (given, (args, dict(kwargs)))
-                if signature is None
-                else self._checked(signature, args, kwargs, has_owner)
-            )
-            if len(self._known) < _MOST_KNOWN and all(map(_is_small, (*args, *kwargs.values()))):
-                self._known[has_owner, given] = known
-        return known
-
-    def _checked(
-        self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], has_owner: bool
-    ) -> tuple[calls.Key, calls.Arguments]:
-        before = (None,) * (1 + has_owner)
-        try:
-            bound = signature.bind(*before, *args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}(): {error}") from None
-        bound.apply_defaults()
-        every = bound.args[len(before) :], bound.kwargs
-        with contextlib.suppress(TypeError):  # a default without a hash is the same for all calls that leave it out
-            return work.key_of(*every), every
-        return work.key_of(args, kwargs), (args, dict(kwargs))
 
     # --- batchers ----------------------------------------------------------------------------------------------
 
@@ -219,19 +164,6 @@ class Function:
         self.options = self.options.changed(changes)
         for site in self.sites:
             site.configure(self.options)
-
-
-def _is_small(value: object) -> bool:
-    return type(value) in _PLAIN and sys.getsizeof(value) <= _LARGEST_KNOWN
-
-
-def _names_its_owner(signature: inspect.Signature) -> bool:
-    """Whether this is a method by the names of its arguments.
-
-    Python 3.13's classmethod does not tell what it holds that it stands in a class.
-    """
-    positional = [each for each in signature.parameters.values() if each.kind <= each.POSITIONAL_OR_KEYWORD]
-    return len(positional) > 1 and positional[0].name in ("self", "cls")
 
 
 def _gone(function: weakref.ref[Function], place: int, _: object) -> None:
@@ -341,124 +273,10 @@ def _on_loop(loop: AbstractEventLoop, made: batcher.Batcher) -> hosts.Host:
     return hosts.EventLoop(loop, made.compute, made.post, made.poll, made.lose_loop)
 
 
-# --- how a function is run with a batch -------------------------------------------------------------------------
-
-
-def compute(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
-    """Call a function that returns a list."""
-    try:
-        returned = batch.context().run(batch.call, function)
-        return batch.outcome(returned)
-    except BaseException as error:
-        return batch.raised(error)
-    finally:
-        batch.forget()
-
-
-def compute_there(function: pool.Processes[..., Any], batch: work.Work) -> driver.Outcome:
-    """As `compute`, in another process."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except worker_errors.WorkerDied as error:
-            if carpool_errors.raw(error, "__cause__") is None:  # else the model raised it, of another pool
-                batch.own_error = error
-            raise
-
-    return compute(call, batch)
-
-
-async def compute_async(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
-    """Await a function that returns a list. Raises CancelledError only if its task was cancelled."""
-    try:
-        returned = batch.call(function)
-        if inspect.isawaitable(returned):  # a plain function may wrap a coroutine function and await it itself
-            returned = await returned
-        return batch.outcome(returned)
-    except asyncio.CancelledError as error:
-        if _is_being_cancelled():
-            raise
-        return batch.raised(error)
-    except BaseException as error:
-        return batch.raised(error)
-    finally:
-        batch.forget()
-
-
-def generate(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
-    """Run a function that yields lists, and hand each list out. It is closed early if nobody reads any more."""
-    context, tags, rows = batch.context(), batch.tags, batch.batch.rows
-    pace = streams.Pace(tags, batch.most_ahead)
-    has_begun = False
-    try:
-        steps: Iterator[Any] = context.run(batch.call, function)
-        while any(tag.is_open for tag in tags):
-            try:
-                step = context.run(next, steps)
-            except StopIteration:
-                break
-            _hand_out(tags, batch.shares(step))
-            has_begun = True
-            pace.wait()
-        else:
-            context.run(steps.close)  # type: ignore[attr-defined]
-        return [None] * rows
-    except BaseException as error:
-        return _raised(batch, error, has_begun)
-    finally:
-        batch.forget()
-        tags = []
-
-
-async def generate_async(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
-    """As `generate`, for an async generator."""
-    tags, rows = batch.tags, batch.batch.rows
-    pace = streams.Pace(tags, batch.most_ahead)
-    has_begun = False
-    try:
-        steps: AsyncGenerator[Any, None] = batch.call(function)
-        async with contextlib.aclosing(steps):
-            async for step in steps:
-                _hand_out(tags, batch.shares(step))
-                has_begun = True
-                await pace.wait_async()
-                if not any(tag.is_open for tag in tags):
-                    break
-        return [None] * rows
-    except asyncio.CancelledError as error:
-        if _is_being_cancelled():
-            raise
-        return _raised(batch, error, has_begun)
-    except BaseException as error:
-        return _raised(batch, error, has_begun)
-    finally:
-        batch.forget()
-        tags = []
-
-
-def _hand_out(tags: Sequence[Any], results: Sequence[Any]) -> None:
-    for tag, result in zip(tags, results, strict=True):
-        tag.push(result)
-
-
-def _raised(batch: work.Work, error: BaseException, has_begun: bool) -> driver.Outcome:
-    """Once results were handed out, nothing can be tried again."""
-    outcome = batch.raised(error)
-    if has_begun and isinstance(outcome, failures.RaisedForOne):
-        return failures.Raised(outcome.original)
-    return outcome
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 _COMPUTES: Mapping[Kind, Callable[..., Any]] = {
-    Kind.PLAIN: compute,
-    Kind.PROCESSES: compute_there,
-    Kind.GENERATOR: generate,
-    Kind.COROUTINE: compute_async,
-    Kind.ASYNC_GENERATOR: generate_async,
+    Kind.PLAIN: running.compute,
+    Kind.PROCESSES: running.compute_there,
+    Kind.GENERATOR: running.generate,
+    Kind.COROUTINE: running.compute_async,
+    Kind.ASYNC_GENERATOR: running.generate_async,
 }

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import os
+import sys
 import threading
 import time
 import types
@@ -97,6 +98,7 @@ class Future(concurrent.futures.Future[R]):
     _value: Any = None
     _error: BaseException | None = None
     _trace: types.TracebackType | None = None  # of the exception, as it came
+    _untold: _Untold | None = None  # while nobody has asked for the exception
     _waiting: list[Waiter] | None = None
     _first_waiter: asyncio.Future[None] | None = None
     _is_awaited = False
@@ -154,6 +156,7 @@ class Future(concurrent.futures.Future[R]):
             self._wait(timeout)
         if self._status is CANCELLED:
             raise concurrent.futures.CancelledError
+        self._is_told()
         return self._error
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -228,6 +231,7 @@ class Future(concurrent.futures.Future[R]):
         self._begin_for_base()
         with _transitions:
             if not self._is_mirrored:
+                self._is_told()
                 super().__init__()
                 self._is_mirrored = True
             is_done = self._status is not PENDING
@@ -259,6 +263,7 @@ class Future(concurrent.futures.Future[R]):
         if self._waiting is None:
             vars(self).setdefault("_waiting", [])  # one list, whoever is first
         cast(list[Waiter], self._waiting).append(waiter)
+        self._is_told()
         if self._status is not PENDING:
             _tell([self])
 
@@ -361,8 +366,28 @@ class Future(concurrent.futures.Future[R]):
 
     def _as_it_came(self, error: BaseException) -> BaseException:
         """An exception to be raised: without the frames of those who had it raised before, or they would pile up."""
+        self._is_told()
         carpool_errors.put(error, "__traceback__", self._trace)
         return error
+
+    def _is_told(self) -> None:
+        """Somebody has asked for the exception, or will be called with it."""
+        if self._untold is not None:
+            self._untold.is_told = True
+            self._untold = None
+
+
+class _Untold:
+    """What a call failed with that nobody has asked for: it goes to the log when the future is let go."""
+
+    def __init__(self, error: BaseException, source: Source | None) -> None:
+        self.is_told = type(error) is errors.Closed  # of which whoever closes knows
+        self._words = errors.describe(error)
+        self._name = getattr(getattr(source, "replier", None), "name", "a batched function")
+
+    def __del__(self) -> None:
+        if not self.is_told and not sys.is_finalizing():
+            log.error("%s failed, and nobody asked for the outcome of that call: %s", self._name, self._words)
 
 
 class _OnLoop:
@@ -434,9 +459,14 @@ class MergedFuture(Future[Any]):
         return self, None, error
 
 
-def all_of(parts: Sequence[Future[R]], *, returns_exceptions: bool = False) -> Future[list[R]]:
-    """The results of all, in their order, or the exception of the first that has one. Cancelling it cancels all."""
-    future: Future[list[R]] = Future(_Parts(parts, are_cancelled=True))
+def all_of(
+    parts: Sequence[Future[R]], *, returns_exceptions: bool = False, are_cancelled: bool = True
+) -> Future[list[R]]:
+    """The results of all, in their order, or the exception of the first that has one.
+
+    Cancelling it cancels all, unless they are others' too and not to be cancelled.
+    """
+    future: Future[list[R]] = Future(_Parts(parts, are_cancelled=are_cancelled))
 
     def end() -> None:
         if any(part.cancelled() for part in parts):
@@ -536,6 +566,8 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
                 if error is not None:
                     future._error = error
                     future._trace = carpool_errors.raw(error, "__traceback__")
+                    if not (future._is_awaited or future._waiting or future._is_mirrored):
+                        future._untold = _Untold(error, future.source)
                 future._status = status
                 future.source = None
                 waiter = future._first_waiter

@@ -10,8 +10,8 @@ import itertools
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypedDict
 
 from carpool.scheduling import limits as core_limits
 
@@ -32,6 +32,7 @@ class Cache(Protocol):
 
 
 Isolate = bool | type[Exception] | tuple[type[Exception], ...]
+Dedupe = bool | Literal["in_flight"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,10 @@ class Options:
     `max_latency`, `slo` and `timeout` are seconds, None for none: without `max_latency` the policy learns. Without
     `max_in_flight` a function has one thread, a coroutine function as many calls as is found useful, and a pool of
     processes one call for each. `cost` measures an item; `max_batch_cost` bounds the sum of a batch. `length` measures
-    one where items of like length are to share a batch.
+    one where items of like length are to share a batch. `key` makes of an item what tells it from others, for `dedupe`
+    and `cache`. `each` names arguments of which every item has its own; `key`, `cost` and `length` are given these as
+    well. `pad_with` is an item that fills batches up to the next of
+    `allowed_batch_sizes`, or to `max_batch_size`; with `each` a tuple of an item and its own arguments.
     """
 
     max_batch_size: int = 32
@@ -58,8 +62,11 @@ class Options:
     allowed_batch_sizes: Sequence[int] = ()
     small_batch_threshold: int = 0
     isolate: Isolate = True
-    dedupe: bool = False
+    dedupe: Dedupe = False
     cache: Cache | None = None
+    key: Callable[..., Hashable] | None = None
+    each: Sequence[str] = ()
+    pad_with: Any = None
     merge: Any = None
     name: str | None = None
 
@@ -76,7 +83,9 @@ class Options:
         self._check_cost()
         object.__setattr__(self, "allowed_batch_sizes", self._checked_sizes())
         self._check_isolate()
-        _check_type("dedupe", self.dedupe, bool)
+        if type(self.dedupe) is not bool and self.dedupe != "in_flight":
+            raise ValueError(f"dedupe must be True, False or 'in_flight', not {self.dedupe!r}")
+        self._check_items()
         if self.name is not None:
             _check_type("name", self.name, str)
         self._check_cache()
@@ -92,11 +101,17 @@ class Options:
         methods = [getattr(self.cache, name, None) for name in ("get", "set")]
         if not all(map(callable, methods)):
             raise TypeError(f"cache must have the methods get and set; {type(self.cache).__name__} does not")
-        if any(map(inspect.iscoroutinefunction, methods)):
-            raise TypeError(
-                f"cache must have plain methods, as it is asked at the call; those of {type(self.cache).__name__} are "
-                "coroutine functions: await it yourself, and call the function for what it does not have"
-            )
+
+    def _check_items(self) -> None:
+        if self.key is not None and not callable(self.key):
+            raise TypeError(f"key must be a function of an item, not {self.key!r}")
+        if isinstance(self.each, str) or not all(isinstance(name, str) for name in self.each):
+            raise TypeError(f"each must be a list of names of arguments, not {self.each!r}")
+        object.__setattr__(self, "each", tuple(self.each))
+        if self.each and self.pad_with is not None:
+            given = self.pad_with
+            if not isinstance(given, tuple) or len(given) != 1 + len(self.each):
+                raise TypeError(f"pad_with must be a tuple of an item and its {', '.join(self.each)}, not {given!r}")
 
     def _check_cost(self) -> None:
         for name, measure in (("cost", self.cost), ("length", self.length)):
@@ -138,11 +153,43 @@ class Options:
         missing = [name for name in ("rows", "join", "split") if not callable(getattr(self.merge, name, None))]
         if missing:
             raise TypeError(f"merge must have rows, join and split; {self.merge!r} lacks {' and '.join(missing)}")
-        for name in ("dedupe", "cache"):
-            if getattr(self, name) not in (None, False):
+        for name in ("dedupe", "cache", "key", "each", "pad_with"):
+            if not any(getattr(self, name) is nothing for nothing in (None, False, ())):
                 raise ValueError(f"{name} does not go with merge: merged items are not compared")
 
     # --- what they mean ----------------------------------------------------------------------------------------
+
+    @property
+    def cache_is_async(self) -> bool:
+        """Whether the cache has coroutine methods."""
+        return any(inspect.iscoroutinefunction(getattr(self.cache, name, None)) for name in ("get", "set"))
+
+    def of_item(self, measure: Callable[..., Any]) -> Callable[[Any], Any]:
+        """`cost`, `length` or `key` as a function of an item with what it has of its own."""
+        return (lambda item: measure(*item)) if self.each else measure
+
+    @property
+    def shares_in_flight(self) -> bool:
+        """Whether equal calls are one call, from the first until that has its answer."""
+        return self.dedupe == "in_flight"
+
+    @property
+    def has_nothing_at_calls(self) -> bool:
+        """Whether a call has nothing to do but to be put in."""
+        no_objects = self.merge is self.cost is self.length is None and self.cache is None
+        return no_objects and not self.each and not self.shares_in_flight
+
+    def check_goes_with(self, name: str, *, is_coroutine: bool, is_stream: bool) -> None:
+        """Raises TypeError for what such a function cannot have."""
+        if self.cache is not None and self.cache_is_async and not is_coroutine:
+            raise TypeError(
+                f"the coroutine methods of {type(self.cache).__name__} need an async def that returns a list, which "
+                f"{name} is not: its cache must have plain methods"
+            )
+        if self.shares_in_flight and is_stream:
+            raise TypeError(
+                f"{name} yields, and who joins late would miss the begin: dedupe it within a batch, by True"
+            )
 
     def isolates(self, error: BaseException) -> bool:
         """Whether a batch in which this was raised is retried in parts."""

@@ -9,18 +9,24 @@ from __future__ import annotations
 import contextvars
 import copy
 import functools
+import itertools
 import sys
 from asyncio import events
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from carpool.functions import batcher, calls, current, futures, inline, merging, options, stats, streams, work
+from carpool.functions import batcher, calls, current, futures, inline, kept, merging, options, stats, streams
 from carpool.functions import function as functions
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 V = TypeVar("V", bound="View")
+
+_OneItem = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
+_Items = tuple[list[Any], tuple[Any, ...], Mapping[str, Any]]
+
+_numbers = itertools.count()
 
 
 class View:
@@ -102,6 +108,11 @@ class View:
         whose = "" if self._owner is None else f" of {self._owner!r}"
         return f"<carpool.{type(self).__name__} {self._function.name}{whose}>"
 
+    @property
+    def returns_exceptions(self) -> bool:
+        """Whether exceptions stand in the list of a `map`, see `using`."""
+        return self._returns_exceptions
+
     def _identity(self) -> tuple[Any, ...]:
         return id(self._function), id(self._owner), self._timeout, self._priority, self._returns_exceptions
 
@@ -162,9 +173,16 @@ class View:
     # --- calls -------------------------------------------------------------------------------------------------
 
     def _submit(
-        self, by: batcher.Batcher, tag: Any, payload: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        by: batcher.Batcher,
+        tag: Any,
+        payload: Sequence[Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        is_warm_up: bool = False,
     ) -> None:
-        """Put in a call of some items, or of one that is merged."""
+        """Put in a call of some items, each with what it has of its own, or of one that is merged."""
         chosen = by.options
         key, arguments = self._arguments(args, kwargs)
         rows = len(payload)
@@ -174,13 +192,15 @@ class View:
             queue_key = id(self._owner), key
         if apart := current.retried.get():
             queue_key = apart, queue_key
+        if is_warm_up:
+            queue_key, cached_under = calls.WarmUp((next(_numbers), queue_key)), None
         if chosen.merge is not None:
             rows, merge_key, item = merging.taken(chosen.merge, payload[0])
             queue_key, payload = (queue_key, merge_key), (item,)
         if chosen.cost is not None:
-            payload = options.costed(chosen.cost, payload, rows)
+            payload = options.costed(chosen.of_item(chosen.cost), payload, rows)
         if chosen.length is not None:
-            payload = options.lengthy(chosen.length, payload, rows)
+            payload = options.lengthy(chosen.of_item(chosen.length), payload, rows)
         call = calls.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout, priority=self._priority)
         call.arguments, call.owner, call.replier = arguments, self._owner, by
         call.cached_under = cached_under
@@ -195,8 +215,22 @@ class View:
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[calls.Key, calls.Arguments]:
         has_owner = self._owner is not None
         if args or kwargs:
-            return self._function.arguments(args, kwargs, has_owner=has_owner)
-        return self._function.no_arguments(has_owner=has_owner)
+            return self._function.parameters.arguments(args, kwargs, has_owner=has_owner)
+        return self._function.parameters.no_arguments(has_owner=has_owner)
+
+    def _with_own(self, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _OneItem:
+        """An item with the arguments that `each` names, and the others."""
+        if not self._function.parameters.each:
+            return item, args, kwargs
+        item, others = self._function.parameters.gathered(item, args, kwargs, has_owner=self._owner is not None)
+        return item, (), others
+
+    def _all_with_own(self, items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Items:
+        if not self._function.parameters.each:
+            return list(items), args, kwargs
+        has_owner = self._owner is not None
+        every, others = self._function.parameters.gathered_all(items, args, kwargs, has_owner=has_owner)
+        return every, (), others
 
     def _cached_under(self, key: calls.Key) -> calls.Key | None:
         """What a cache's keys have beside the item; None if instances cannot be told apart for long enough."""
@@ -204,9 +238,19 @@ class View:
             return key
         return None if self._site.is_for_all else (self._site.cache_key, key)
 
+    def _cache_key(
+        self, chosen: options.Options, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Hashable | None:
+        """What a cache has an item's result under, and what equal calls have in common; None if there is no such."""
+        return kept.key(chosen, item, self._cached_under(self._arguments(args, kwargs)[0]))
+
     def _is_method_itself(self) -> bool:
         """Whether this is a method, and no instance's."""
         return self._owner is None and self._function.binding.takes_owner
+
+    def _check_on_instance(self, what: str) -> None:
+        if self._is_method_itself():
+            raise TypeError(f"{self._function.name} is a method: {what} it on an instance")
 
 
 def _made_of(kind: type[V], plain: Any, chosen: options.Options, binding: functions.Binding) -> V:
@@ -256,18 +300,16 @@ class Batched(View, Generic[P, T, R]):
 
         It fails with the first item that fails. Raises as a call of one item does.
         """
-        if self._is_method_itself():
-            raise TypeError(f"{self._function.name} is a method: map it on an instance")
+        self._check_on_instance("map")
         by = self._site.for_caller()
-        payload = list(items)
-        if by.options.merge is not None or self._returns_exceptions:
+        chosen = by.options
+        payload, args, kwargs = self._all_with_own(items, args, kwargs)  # type: ignore[assignment] # no types any more
+        if chosen.merge is not None or chosen.shares_in_flight or self._returns_exceptions:
             return self._map_apart(by, payload, args, kwargs)
         future = futures.MapFuture(len(payload))
-        cache = by.options.cache
-        if cache is not None:
-            key = self._cached_under(self._arguments(args, kwargs)[0])
+        if self._function.asks_cache_at_calls:
             for place, item in enumerate(payload):
-                if (found := work.kept(cache, item, key)) is not None:
+                if (found := self._kept(chosen, item, args, kwargs)) is not None:
                     future.known[place] = found
             by.recorder.cache_hits += len(future.known)
             payload = [item for place, item in enumerate(payload) if place not in future.known]
@@ -277,6 +319,58 @@ class Batched(View, Generic[P, T, R]):
             futures.settle([future.answered([])])
         return cast(futures.Future[list[R]], future)
 
+    def warm_up(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[list[Any]]:
+        """Have the function called with batches of this item before callers come; done once it was, or failed.
+
+        One batch has one item and one `max_batch_size`; or there is one of each of `allowed_batch_sizes`. Each worker
+        process gets as many. Nothing is deduplicated or cached. An item that is merged is computed once, as it is.
+        Raises as a call does.
+        """
+        self._check_on_instance("warm up")
+        by = self._site.for_caller()
+        item, args, kwargs = self._with_own(item, args, kwargs)  # type: ignore[assignment]
+        chosen = by.options
+        sizes = chosen.allowed_batch_sizes or sorted({1, chosen.max_batch_size})
+        found: list[futures.Future[Any]] = []
+        for size in (1,) if chosen.merge is not None else sizes:
+            for _ in range(self._function.copies):
+                merged = chosen.merge is not None
+                found.append(futures.MergedFuture(chosen.merge) if merged else futures.MapFuture(size))
+                self._submit(by, found[-1], [item] * size, args, kwargs, is_warm_up=True)
+        return futures.all_of(found)
+
+    def prime(self, item: T, result: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Have the cache keep a result for a call with this item; what its `set` returns, to be awaited if it is async.
+
+        Raises TypeError if there is no cache.
+        """
+        cache, under = self._in_cache("prime", item, args, kwargs)
+        return kept.put(cache, under, result)
+
+    def forget(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Have the cache forget the result of a call with this item; what its `delete` returns, as `prime` does.
+
+        Raises TypeError if there is no cache, or if it has no `delete(key)`.
+        """
+        cache, under = self._in_cache("forget", item, args, kwargs)
+        delete = getattr(cache, "delete", None)
+        if not callable(delete):
+            raise TypeError(f"{self._function.name} cannot forget: its cache {type(cache).__name__} has no delete(key)")
+        return None if under is None else delete(under)
+
+    def _in_cache(
+        self, what: str, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[options.Cache, Hashable | None]:
+        self._check_on_instance(what)
+        chosen = self._function.options
+        if chosen.cache is None:
+            raise TypeError(f"{self._function.name} has no cache to {what}")
+        item, args, kwargs = self._with_own(item, args, kwargs)
+        return chosen.cache, self._cache_key(chosen, item, args, kwargs)
+
+    def _kept(self, chosen: options.Options, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return kept.get(cast(options.Cache, chosen.cache), self._cache_key(chosen, item, args, kwargs))
+
     def _forget(self) -> None:
         self._turn = None
 
@@ -285,14 +379,22 @@ class Batched(View, Generic[P, T, R]):
     ) -> futures.Future[R]:
         if self._is_method_itself():
             return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
-        merge, cache = by.options.merge, by.options.cache
-        future: futures.Future[R] = futures.Future() if merge is None else futures.MergedFuture(merge)
-        if cache is not None:
-            key = self._cached_under(self._arguments(args, kwargs)[0])
-            if (found := work.kept(cache, item, key)) is not None:
-                by.recorder.cache_hits += 1
-                future.set_result(found)
-                return future
+        return self._call_one(by, *self._with_own(item, args, kwargs))
+
+    def _call_one(
+        self, by: batcher.Batcher, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> futures.Future[R]:
+        chosen = by.options
+        future: futures.Future[R] = futures.Future() if chosen.merge is None else futures.MergedFuture(chosen.merge)
+        if self._function.asks_cache_at_calls and (found := self._kept(chosen, item, args, kwargs)) is not None:
+            by.recorder.cache_hits += 1
+            future.set_result(found)
+            return future
+        if chosen.shares_in_flight and (same := self._cache_key(chosen, item, args, kwargs)) is not None:
+            return by.under_way.join(
+                (same, self._timeout, self._priority, current.retried.get()),
+                lambda leader: self._submit(by, leader, (item,), args, kwargs),
+            )
         self._submit(by, future, (item,), args, kwargs)
         return future
 
@@ -304,7 +406,7 @@ class Batched(View, Generic[P, T, R]):
         if merge is not None:
             for item in items:  # all of them, before any is queued
                 merging.rows(merge, item)
-        results = [self._call_with_options(by, item, args, kwargs) for item in items]
+        results = [self._call_one(by, item, args, kwargs) for item in items]
         return futures.all_of(results, returns_exceptions=self._returns_exceptions)
 
 
@@ -315,6 +417,9 @@ class BatchedStream(View, Generic[P, T, R]):
         """Have results for one item come as a stream. Raises as a call of `Batched` does."""
         if self._is_method_itself():
             return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._call_one(*self._with_own(item, args, kwargs))
+
+    def _call_one(self, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> streams.Stream[R]:
         by = self._site.for_caller()
         merge, size = by.options.merge, by.options.max_batch_size
         if merge is not None and (rows := merging.rows(merge, item)) > size:
@@ -325,6 +430,6 @@ class BatchedStream(View, Generic[P, T, R]):
 
     def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> list[streams.Stream[R]]:
         """A stream for each item."""
-        if self._is_method_itself():
-            raise TypeError(f"{self._function.name} is a method: map it on an instance")
-        return [self(item, *args, **kwargs) for item in items]
+        self._check_on_instance("map")
+        every, args, kwargs = self._all_with_own(items, args, kwargs)  # type: ignore[assignment]
+        return [self._call_one(item, args, kwargs) for item in every]

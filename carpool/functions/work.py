@@ -5,61 +5,43 @@ Values in, values out: who runs the function, and where, is the business of host
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import contextvars
 import inspect
-import logging
 import math
 import traceback
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, cast
 
 from carpool import errors
-from carpool.functions import calls, current, merging, options, stats, waiting
+from carpool.functions import calls, current, kept, merging, options, parameters, stats, waiting
 from carpool.functions import errors as failures
 from carpool.runtime import driver
 from carpool.scheduling import messages
 
-log = logging.getLogger("carpool.functions")
-
 _NO_LISTS = (str, bytes, bytearray, memoryview, dict, set, frozenset)
-
-
-def key_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> calls.Key:
-    """The batch key of a call's other arguments. Raises TypeError that names one that has no hash.
-
-    Equal values of different types, such as 1 and True, make different keys.
-    """
-    if not args and not kwargs:
-        return ()
-    for name, value in [*((f"number {place}", value) for place, value in enumerate(args, 2)), *kwargs.items()]:
-        try:
-            hash(value)
-            bool(value == _OTHER)  # in the caller's thread: later it would be everybody's trouble
-        except Exception:
-            raise TypeError(
-                f"argument {name} of a batched function must be hashable and comparable, as only calls that agree in "
-                f"it share a batch; {type(value).__name__} is not"
-            ) from None
-    return (
-        tuple([_typed(value) for value in args]),
-        tuple([(name, *_typed(kwargs[name])) for name in sorted(kwargs)]),
-    )
-
-
-def _typed(value: Any) -> tuple[Any, ...]:
-    if type(value) is float:
-        return float, value, math.copysign(1.0, value)  # 0.0 equals -0.0
-    return type(value), value
-
-
-_OTHER = object()
 
 
 class Work:
     """A batch with its items, as they were when it left."""
 
-    __slots__ = ("_first", "_index", "_options", "_recorder", "batch", "counts", "items", "most_ahead", "own_error")
+    __slots__ = (
+        "_first",
+        "_given",
+        "_index",
+        "_known",
+        "_new",
+        "_options",
+        "_padding",
+        "_recorder",
+        "batch",
+        "counts",
+        "items",
+        "most_ahead",
+        "own_error",
+    )
 
     def __init__(
         self,
@@ -76,6 +58,9 @@ class Work:
         self._recorder = recorder
         self._first: calls.Call = batch.parts[0].request  # type: ignore[assignment] # what a driver is given are calls
         self._index: list[int] | None = None  # where each item stands among those that differ
+        self._given = self._padding = 0  # items that the function is given, and how many of these fill the batch
+        self._known: dict[int, Any] = {}  # results of a cache with coroutine methods, by the items' places
+        self._new: list[tuple[Hashable | None, Any]] = []  # results for it
         self.own_error: errors.UpstreamError | None = None
         """What this batch failed with, if nobody's item can be at fault; set it before it is raised."""
         self.counts: list[int] = []
@@ -102,9 +87,12 @@ class Work:
         """Call the function with the items, or those that differ, and the calls' other arguments."""
         args, kwargs = self.arguments
         owner = self._first.owner
+        given = self.joined()
+        if self._options.each:
+            given, kwargs = parameters.spread(self._options.each, given, kwargs)
         if owner is not None:
-            return function(owner, self.joined(), *args, **kwargs)
-        return function(self.joined(), *args, **kwargs)
+            return function(owner, given, *args, **kwargs)
+        return function(given, *args, **kwargs)
 
     @property
     def arguments(self) -> calls.Arguments:
@@ -122,12 +110,18 @@ class Work:
             # Here, where what it raises fails the batch as if the function had: its members are told apart.
             self.items = [_cut(self._options.merge, part) for part in self.batch.parts]
             return self._options.merge.join(self.items)
-        if self._options.dedupe:
-            different, self._index = _different(self.items)
-            self._recorder.deduplicated += len(self._index) - len(different)
-            return different
-        # The function may change its list; the cache asks for the items afterwards.
-        return self.items if self._options.cache is None else list(self.items)
+        chosen, given = self._options, self.items
+        if chosen.dedupe and type(self._first.key) is not calls.WarmUp:
+            given, self._index = _different(chosen, self.items)
+            self._recorder.deduplicated += len(self._index) - len(given)
+        elif chosen.cache is not None:
+            given = list(given)  # the function may change its list; the cache asks for the items afterwards
+        if chosen.pad_with is not None:
+            sizes = chosen.allowed_batch_sizes or (chosen.max_batch_size,)
+            self._padding = next((size for size in sizes if size >= len(given)), len(given)) - len(given)
+            given = [*given, *[chosen.pad_with] * self._padding]
+        self._given = len(given)
+        return given
 
     def outcome(self, returned: Any) -> driver.Outcome:
         """One result for each row, or why there are none."""
@@ -137,6 +131,9 @@ class Work:
             return self.raised(error)
         if self._options.cache is not None:
             self._keep(self._options.cache, results)
+        if self._known:
+            known, computed = self._known, iter(results)
+            results = [known[place] if place in known else next(computed) for place in range(self.batch.rows)]
         return results if self._options.merge is None else Shares(self.counts, results)
 
     def shares(self, returned: Any) -> Sequence[Any]:
@@ -145,15 +142,18 @@ class Work:
         try:
             if self._options.merge is not None:
                 return merging.split(self._options.merge, returned, self.counts, self.items)
-            results = check_list(returned, self.batch.rows if index is None else max(index) + 1)
+            results = check_list(returned, self._given)
         except failures.WrongResult as error:
             self.own_error = error
             raise
+        if self._padding:
+            results = results[: -self._padding]
         return results if index is None else [results[place] for place in index]
 
     def forget(self) -> None:
         """Let go of everything: the frames of a traceback lead here."""
         self.items = self.counts = []
+        self._known, self._new = {}, []
         self.own_error = None
         del self.batch, self._first
 
@@ -184,11 +184,41 @@ class Work:
                 return False
         return self._options.isolates(error)
 
+    # --- caches ------------------------------------------------------------------------------------------------
+
+    @property
+    def cache_is_async(self) -> bool:
+        """Whether there is a cache with coroutine methods, which is asked here and not at the call."""
+        return self._options.cache is not None and self._options.cache_is_async
+
+    async def ask_cache(self) -> bool:
+        """Ask that cache for all items; whether any is left to be computed."""
+        cache = cast(options.Cache, self._options.cache)
+        asked = [kept.waited(kept.get(cache, self._cache_key(item)), "get") for item in self.items]
+        found = await asyncio.gather(*asked)
+        self._known = {place: result for place, result in enumerate(found) if result is not None}
+        self._recorder.cache_hits += len(self._known)
+        self.items = [item for place, item in enumerate(self.items) if place not in self._known]
+        return bool(self.items)
+
+    async def tell_cache(self) -> None:
+        """Have that cache keep what was computed."""
+        cache = cast(options.Cache, self._options.cache)
+        await asyncio.gather(*[kept.waited(kept.put(cache, key, result), "keep") for key, result in self._new])
+
     def _keep(self, cache: options.Cache, results: Sequence[Any]) -> None:
-        key = self._first.cached_under
         for item, result in zip(self.items, results, strict=True):
-            if result is not None and not failures.is_exception(result):
-                keep(cache, item, key, result)
+            if result is None or failures.is_exception(result):
+                continue
+            if self._options.cache_is_async:
+                self._new.append((self._cache_key(item), result))
+            else:
+                kept.put(cache, self._cache_key(item), result)
+
+    def _cache_key(self, item: Any) -> Hashable | None:
+        with contextlib.suppress(Exception):  # whoever called was told, or has no cache
+            return kept.key(self._options, item, self._first.cached_under)
+        return None
 
 
 def _of_the_function(trace: types.TracebackType | None) -> types.TracebackType | None:
@@ -266,55 +296,17 @@ def _cut(merge: merging.Merge[Any, Any, Any, Any], part: messages.Part) -> Any:
     return merge.split(item, counts)[1 if start else 0]
 
 
-def _different(items: Iterable[Any]) -> tuple[list[Any], list[int]]:
+def _different(chosen: options.Options, items: Iterable[Any]) -> tuple[list[Any], list[int]]:
     """Items without those that equal an earlier one, and where each of all stands among them."""
     places: dict[Any, int] = {}
     different: list[Any] = []
     index: list[int] = []
     for item in items:
         try:
-            place = places.setdefault((type(item), item), len(different))
+            place = places.setdefault(kept.identity(chosen, item), len(different))
         except Exception:  # without a hash nothing is equal, nor if it cannot be compared
             place = len(different)
         if place == len(different):
             different.append(item)
         index.append(place)
     return different, index
-
-
-# --- results that are kept --------------------------------------------------------------------------------------
-
-
-def kept(cache: options.Cache, item: Any, key: calls.Key | None) -> Any:
-    """The result that a cache has for an item, or None. A cache that fails is logged and has none."""
-    if key is None:
-        return None
-    try:
-        hash(item)
-    except TypeError:
-        return None
-    try:
-        return cache.get(_cache_key(item, key))
-    except Exception:
-        log.warning("a cache failed to get a result", exc_info=True)
-        return None
-
-
-def keep(cache: options.Cache, item: Any, key: calls.Key | None, result: Any) -> None:
-    """Have a cache keep a result. A failure is logged."""
-    if key is None:
-        return
-    try:
-        hash(item)
-    except TypeError:
-        return
-    try:
-        cache.set(_cache_key(item, key), result)
-    except Exception:
-        log.warning("a cache failed to keep a result", exc_info=True)
-
-
-def _cache_key(item: Any, key: calls.Key) -> Hashable:
-    """The item itself, unless something of another type may equal it, or the call has more arguments."""
-    typed = item if type(item) in (str, bytes, int) else (type(item), item)
-    return (typed, key) if key else typed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import fractions
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,11 @@ class AsyncCache:
         ("allowed_batch_sizes", "4,8", "allowed_batch_sizes must be a list of whole numbers, not '4,8'"),
         ("isolate", BaseException, "isolate must be True, False or exception types"),
         ("isolate", "ValueError", "isolate must be True, False or exception types"),
-        ("dedupe", 1, "dedupe must be of type bool, not 1"),
+        ("dedupe", 1, "dedupe must be True, False or 'in_flight', not 1"),
+        ("dedupe", "in flight", "dedupe must be True, False or 'in_flight', not 'in flight'"),
         ("cache", NoCache(), "cache must have the methods get and set; NoCache does not"),
-        ("cache", AsyncCache(), "cache must have plain methods, as it is asked at the call; those of AsyncCache are"),
+        ("key", 3, "key must be a function of an item, not 3"),
+        ("each", "voice", "each must be a list of names of arguments, not 'voice'"),
         ("cost", 3, "cost must be a function of an item, not 3"),
         ("length", 3, "length must be a function of an item, not 3"),
         ("cost", len, "cost and max_batch_cost go together"),
@@ -65,7 +68,28 @@ def test_a_name_that_is_no_option_is_told_what_is_meant() -> None:
         carpool.batched(batch_size=3)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("first", [{"dedupe": True}, {"cache": carpool.LRU[str, int]()}])
+def test_a_function_is_refused_options_that_do_not_go_with_it() -> None:
+    def plain(texts: list[str], voice: list[str], *args: int) -> list[str]:
+        return texts
+
+    def stream(texts: list[str]) -> Iterator[list[str]]:
+        yield texts
+
+    with pytest.raises(TypeError, match="the coroutine methods of AsyncCache need an async def that returns a list"):
+        carpool.batched(plain, cache=AsyncCache())
+    with pytest.raises(TypeError, match="stream yields, and who joins late would miss the begin"):
+        carpool.batched(stream, dedupe="in_flight")
+    with pytest.raises(TypeError, match=r"each names speed, which is no parameter of .*plain .* those are: voice"):
+        carpool.batched(each=["speed"])(plain)
+    with pytest.raises(TypeError, match=r"each does not go with the \*arguments of"):
+        carpool.batched(each=["voice"])(plain)
+    with pytest.raises(TypeError, match="pad_with must be a tuple of an item and its voice, not 'a'"):
+        carpool.batched(each=["voice"], pad_with="a")
+
+
+@pytest.mark.parametrize(
+    "first", [{"dedupe": True}, {"cache": carpool.LRU[str, int]()}, {"key": str}, {"pad_with": 0}, {"each": ["a"]}]
+)
 def test_items_that_are_merged_are_not_compared(first: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="does not go with merge"):
         carpool.batched(merge=carpool.arrays(), **first)
