@@ -1,8 +1,6 @@
 """A worker process: makes the model once, then calls it with one batch after the other. Started by `worker` only.
 
-For calls of bytes, a model that offers `stages` is called in these instead, with several under way (see `stages`). One
-that offers three `steps` (read, predict, write) is called in them: where it waits for long, as for a device, that gets
-the next batch, if there is one, before the last one's answer is written.
+For calls of bytes, a model that offers `serve(calls)` is given `Calls` instead, and may have several under way.
 
 The end of the socket is its order to stop. A busy process would not notice that, so it holds one end of a pipe as well,
 its lifeline: when the other end closes, because the process that started it has ended in whatever way, it exits within
@@ -15,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import logging
-import math
 import os
 import signal
 import socket
@@ -28,17 +24,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from carpool import errors as carpool_errors
-from carpool.workers import errors, main_module, messages, payload, stages
+from carpool.workers import errors, main_module, messages, payload
 
 GRACE = 1.0
 """Seconds between the end of a worker's process and of its socket, in either order."""
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-
-_SWITCH_INTERVAL = 0.0002  # seconds; Python's own is 0.005
-
-# A call that waited for so many seconds without computing leaves time for another thread to write its answer.
-_WORTH_A_THREAD = 0.001
 
 
 def main(descriptor: int, lifeline: int, own_path: Sequence[str] = ()) -> int:
@@ -89,70 +80,59 @@ def _run(channel: messages.Channel) -> int:
         channel.send(messages.Kind.FAILED, payload.dump(_without_this_frame(error)))
         return 1
     channel.send(messages.Kind.READY, payload.dump(None))
-    # Calls of bytes are for models that know of `stages` and `steps`; other models may mean anything by these names.
+
+    def answer(kind: messages.Kind, body: payload.Payload) -> tuple[messages.Kind, payload.Payload]:
+        return _answer(instance, kind, body, prepare_main)
+
+    # Calls of bytes are for models that know of `serve`; other models may mean anything by that name.
     while channel.next_kind() is not messages.Kind.BYTES:
-        channel.send(*_answer(instance, *channel.receive(), prepare_main))
-    if getattr(instance, "stages", ()):
-        _serve_in_stages(channel, instance, prepare_main)
-    if getattr(instance, "steps", ()):
-        _serve_in_steps(channel, instance, prepare_main)
+        channel.send(*answer(*channel.receive()))
+    if hasattr(instance, "serve"):
+        instance.serve(Calls(channel, answer))
     while True:
-        channel.send(*_answer(instance, *channel.receive(), prepare_main))
+        channel.send(*answer(*channel.receive()))
 
 
-def _serve_in_stages(channel: messages.Channel, instance: Any, prepare_main: Callable[[], None]) -> None:
-    """Serve until the socket ends. Raises `messages.Ended`."""
-    # A thread that has something for the device waits for the interpreter no longer than a small batch takes there.
-    sys.setswitchinterval(_SWITCH_INTERVAL)
-    with stages.Stages(instance.stages, functools.partial(_send, channel)) as under_way:
+class Calls:
+    """Calls of bytes as they come, for a model that serves them itself, with several under way.
+
+    Calls of other kinds are answered between them. One thread takes calls; any may answer, in the order of the calls,
+    one at a time. Nobody has to notice that the socket has ended but who asks for the `next`.
+    """
+
+    # Mutable state: a message that was looked at, and is none of theirs.
+    def __init__(self, channel: messages.Channel, answer: Callable[..., tuple[messages.Kind, payload.Payload]]) -> None:
+        self._channel = channel
+        self._answer = answer
+        self._held: tuple[messages.Kind, payload.Payload] | None = None
+
+    def next(self) -> payload.Buffer:
+        """The next call, once it is here. Raises `messages.Ended`."""
         while True:
-            kind, body = channel.receive()
+            (kind, body), self._held = self._held or self._channel.receive(), None
             if kind is messages.Kind.BYTES:
-                under_way.call(body.pieces[0])
-            else:  # who calls so waits for each answer, so nothing else is under way
-                channel.send(*_answer(instance, kind, body, prepare_main))
+                return body.pieces[0]
+            self._channel.send(*self._answer(kind, body))
 
+    def next_now(self) -> payload.Buffer | None:
+        """The next call if it is here, with none of another kind before it."""
+        message = self._held or self._channel.receive_now()
+        if message is None or message[0] is messages.Kind.BYTES:
+            return None if message is None else message[1].pieces[0]
+        self._held = message
+        return None
 
-def _serve_in_steps(channel: messages.Channel, instance: Any, prepare_main: Callable[[], None]) -> None:
-    """Serve until the socket ends. Raises `messages.Ended`."""
-    sys.setswitchinterval(_SWITCH_INTERVAL)
-    read, predict, write = instance.steps
-    took = waited = 0.0  # of the last call; only where it took long it is worth asking how much of that was waiting
-    with stages.Behind(write, functools.partial(_send, channel)) as behind:
-        predicted: stages.Outcome | None = None
-        while True:
-            message = None if waited < _WORTH_A_THREAD else channel.receive_now()
-            if predicted is not None and (message is None or message[0] is not messages.Kind.BYTES):
-                behind.now(predicted)
-                predicted = None  # a batch takes much memory, and the next one may be long in coming
-            kind, body = message or channel.receive()
-            if kind is not messages.Kind.BYTES:
-                channel.send(*_answer(instance, kind, body, prepare_main))
-                continue
-            outcome = stages.after(read, stages.Outcome(body.pieces[0], None))
-            del message, body
-            if predicted is not None:
-                # Nothing that wakes another process comes before the device has the next batch: on a busy core that
-                # would get its turn first. To wake a thread does no harm, as it needs this interpreter.
-                behind.later(predicted)
-            began, used = time.perf_counter(), time.thread_time() if took >= _WORTH_A_THREAD else math.inf
-            predicted = stages.after(predict, outcome)
-            del outcome
-            if predicted.error is not None:
-                behind.now(predicted)  # there is nothing to write, and it may be the last of this process
-                predicted = None
-            took = time.perf_counter() - began
-            waited = took - (time.thread_time() - used) if used < math.inf else 0.0
+    def answer(self, pieces: list[payload.Buffer]) -> None:
+        """What the first call has come to that is not answered yet."""
+        with contextlib.suppress(messages.Ended):
+            self._channel.send(messages.Kind.BYTES, payload.Payload(pieces, []))
 
-
-def _send(channel: messages.Channel, outcome: stages.Outcome) -> None:
-    with contextlib.suppress(messages.Ended):  # which `receive` finds as well
-        if outcome.error is None:
-            channel.send(messages.Kind.BYTES, payload.Payload(outcome.value, []))
-        elif isinstance(outcome.error, errors.EndWorker):
+    def fail(self, error: BaseException) -> None:
+        """Or what it has failed with; `errors.EndWorker` ends the process."""
+        if isinstance(error, errors.EndWorker):
             _end()
-        else:
-            channel.send(messages.Kind.RAISED, payload.dump(_without_this_frame(outcome.error)))
+        with contextlib.suppress(messages.Ended):
+            self._channel.send(messages.Kind.RAISED, payload.dump(_without_this_frame(error)))
 
 
 def _answer(

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from carpool.program import logs
+from carpool.workers import child
 from carpool.workers import errors as worker_errors
-from carpool_predictor import embeddings, errors, model, model_loading, v1, vectors
+from carpool_predictor import embeddings, errors, model, model_loading, stages, v1, vectors
 
 log = logging.getLogger("carpool.predictor.worker")
 
@@ -72,8 +73,7 @@ class Reply(NamedTuple):
 class Requests:
     """Answers requests one by one. A `model.StagedModel` has several under way at the same time.
 
-    The last byte of a request says what it asks. The answer is for `reply_of`. `carpool.workers.child` calls its
-    `stages`, or else its `steps`: each with the result of the one before, beginning with the request.
+    The last byte of a request says what it asks. The answer is for `reply_of`.
     """
 
     def __init__(self, device: str, setup: Setup) -> None:
@@ -82,13 +82,20 @@ class Requests:
         staged = isinstance(served, model.StagedModel)
         made = _Staged(name, served) if isinstance(served, model.StagedModel) else _Plain(name, served)
         self.steps = (made.prepare, made.compute, made.finish)
-        # The first two share a thread: more threads than two only wait for each other, as each needs the interpreter.
-        self.stages = (lambda body: made.compute(made.prepare(body)), made.finish) if staged else ()
+        self._is_staged = staged
 
     def __call__(self, request: Body) -> list[Body]:
         """Answer one."""
         prepare, compute, finish = self.steps
         return finish(compute(prepare(request)))
+
+    def serve(self, calls: child.Calls) -> None:
+        """Answer all, until the worker's socket ends."""
+        prepare, compute, finish = self.steps
+        if self._is_staged:
+            # The first two share a thread: more than two only wait for each other, as each needs the interpreter.
+            stages.serve_in_stages(calls, (lambda body: compute(prepare(body)), finish))
+        stages.serve_in_steps(calls, prepare, compute, finish)
 
 
 def _sent(reply: Reply, length: int, started: float) -> list[Body]:

@@ -12,7 +12,9 @@ import threading
 import time
 from typing import Any
 
+from carpool.workers import child
 from carpool.workers.errors import EndWorker, Unusable
+from carpool_predictor import stages
 
 
 class Doubling:
@@ -183,15 +185,14 @@ class Bytes:
         return [self.device.encode() if request == b"device" else request, b"!"]
 
 
-class WithSteps:
-    """Adds its steps and stages to numbers, which are nobody else's business."""
+class WithServe:
+    """Adds what it calls `serve` to numbers, which is nobody else's business."""
 
     def __init__(self, device: str) -> None:
-        self.steps = 50
-        self.stages = 2
+        self.serve = 52
 
     def __call__(self, items: list[int]) -> list[int]:
-        return [item + self.steps + self.stages for item in items]
+        return [item + self.serve for item in items]
 
 
 class InStages(Bytes):
@@ -199,7 +200,10 @@ class InStages(Bytes):
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
-        self.stages = (bytes, super().__call__, list)
+        self._stages = (bytes, super().__call__, list)
+
+    def serve(self, calls: child.Calls) -> None:
+        stages.serve_in_stages(calls, self._stages)
 
 
 class InSteps(Bytes):
@@ -207,7 +211,10 @@ class InSteps(Bytes):
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
-        self.steps = (bytes, self._wait, list)
+        self._steps = (bytes, self._wait, list)
+
+    def serve(self, calls: child.Calls) -> None:
+        stages.serve_in_steps(calls, *self._steps)
 
     def _wait(self, request: bytes) -> list[bytes | bytearray]:
         threading.Event().wait(0.002)
@@ -224,7 +231,9 @@ class MeetingInSteps:
         self._pipe = pipe
         self._is_second_here = threading.Event()
         self._reads: list[bytes] = []
-        self.steps = (self._read, self._compute, self._write)
+
+    def serve(self, calls: child.Calls) -> None:
+        stages.serve_in_steps(calls, self._read, self._compute, self._write)
 
     def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
         return [request]
@@ -260,9 +269,8 @@ class EndingInSteps(MeetingInSteps):
 class EndingInStages(EndingInSteps):
     """The same in two stages."""
 
-    def __init__(self, device: str, pipe: pathlib.Path) -> None:
-        super().__init__(device, pipe)
-        self.stages = (lambda request: self._compute(bytes(request)), self._write)
+    def serve(self, calls: child.Calls) -> None:
+        stages.serve_in_stages(calls, (lambda request: self._compute(bytes(request)), self._write))
 
 
 class MeetingInStages:
@@ -270,7 +278,10 @@ class MeetingInStages:
 
     def __init__(self, device: str) -> None:
         meeting = threading.Barrier(3, timeout=30)
-        self.stages = tuple(functools.partial(self._meet, meeting, place) for place in range(3))
+        self._stages = tuple(functools.partial(self._meet, meeting, place) for place in range(3))
+
+    def serve(self, calls: child.Calls) -> None:
+        stages.serve_in_stages(calls, self._stages)
 
     def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
         return [request]

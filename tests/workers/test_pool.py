@@ -53,7 +53,7 @@ def about(there: pool.Processes[..., Any]) -> Any:
 
 
 def test_what_attributes_a_model_has_is_its_own_business(on: On) -> None:
-    assert on(models.WithSteps)([1, 2]) == [53, 54]
+    assert on(models.WithServe)([1, 2]) == [53, 54]
 
 
 def test_the_model_is_made_once_in_a_process_of_its_own_and_called_with_batches(on: On) -> None:

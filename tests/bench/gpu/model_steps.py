@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from carpool.workers import stages as workers_stages
+from carpool_predictor import stages as model_stages
 from carpool_predictor.models import minilm, vit, vit_network
 
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -375,7 +375,7 @@ def stage_times(clock: Clock, made: Any, body: list[bytes]) -> Row:
     row: Row = {f"{stage.__name__}_ms": min(each) for stage, each in zip(stages, spent, strict=True)}
     row["alone_ms"] = sum(sorted(each)[repeats // 2] for each in spent)
     answered: list[Any] = []
-    with workers_stages.Stages(together, answered.append) as under_way:
+    with model_stages.Stages(together, answered.append) as under_way:
         began = time.perf_counter()
         for _ in range(repeats):
             under_way.call(body)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool.workers import stages
+from carpool_predictor import stages
 
 
 def through(made: list[Callable[[Any], Any]], calls: list[Any]) -> list[stages.Outcome]:

@@ -1,16 +1,29 @@
-"""Workers that have several calls under way: a model in stages, with a thread for each, or one with steps around it.
+"""Workers that have several calls under way: a model in stages, with a thread for each, or in steps.
 
 The first stage of a call runs in the thread that reads it, the others in threads of their own; each hands its result to
 the next. So several calls of a model on a GPU may be under way: one is read while the GPU has another and a third is
 written. Calls stay in their order. A stage that raises fails its own call alone, which passes the later stages.
+
+A model in three steps (read, predict, write) has one thread: where it waits for long, as for a device, that gets the
+next batch, if there is one, before the last one's answer is written.
 """
 
 from __future__ import annotations
 
+import math
 import queue
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+from carpool.workers import child
+
+_SWITCH_INTERVAL = 0.0002  # seconds; Python's own is 0.005
+
+# A call that waited for so many seconds without computing leaves time for another thread to write its answer.
+_WORTH_A_THREAD = 0.001
 
 # Calls that may lie between two stages. More would be read and held while they could as well wait on the socket.
 _BETWEEN = 1
@@ -125,3 +138,43 @@ def after(stage: Stage, outcome: Outcome) -> Outcome:
         return Outcome(stage(outcome.value), None)
     except BaseException as error:
         return Outcome(None, error)
+
+
+def serve_in_stages(calls: child.Calls, stages: Sequence[Stage]) -> NoReturn:
+    """Serve until the socket ends. Raises `carpool.workers.messages.Ended`."""
+    # A thread that has something for the device waits for the interpreter no longer than a small batch takes there.
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    with Stages(stages, _answering(calls)) as under_way:
+        while True:
+            under_way.call(calls.next())
+
+
+def serve_in_steps(calls: child.Calls, read: Stage, predict: Stage, write: Stage) -> NoReturn:
+    """Serve until the socket ends. Raises `carpool.workers.messages.Ended`."""
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    took = waited = 0.0  # of the last call; only where it took long it is worth asking how much of that was waiting
+    with Behind(write, _answering(calls)) as behind:
+        predicted: Outcome | None = None
+        while True:
+            request = None if waited < _WORTH_A_THREAD else calls.next_now()
+            if predicted is not None and request is None:
+                behind.now(predicted)
+                predicted = None  # a batch takes much memory, and the next one may be long in coming
+            outcome = after(read, Outcome(calls.next() if request is None else request, None))
+            del request
+            if predicted is not None:
+                # Nothing that wakes another process comes before the device has the next batch: on a busy core that
+                # would get its turn first. To wake a thread does no harm, as it needs this interpreter.
+                behind.later(predicted)
+            began, used = time.perf_counter(), time.thread_time() if took >= _WORTH_A_THREAD else math.inf
+            predicted = after(predict, outcome)
+            del outcome
+            if predicted.error is not None:
+                behind.now(predicted)  # there is nothing to write, and it may be the last of this process
+                predicted = None
+            took = time.perf_counter() - began
+            waited = took - (time.thread_time() - used) if used < math.inf else 0.0
+
+
+def _answering(calls: child.Calls) -> Callable[[Outcome], None]:
+    return lambda outcome: calls.answer(outcome.value) if outcome.error is None else calls.fail(outcome.error)
