@@ -56,7 +56,7 @@ DICTS = {
     "carpool.functions.cache.LRU._values": "as many as its user asked for",
     "carpool.functions.function.Function._sites": "instances that live",
     "carpool.functions.function.Site._batchers": "event loops that run",
-    "carpool.functions.futures.MapFuture.known": "results of one call",
+    "carpool.functions.collected.MapFuture.known": "results of one call",
     "carpool.functions.hosts.Threads._running": "threads that run",
     "carpool.functions.loader.Loader._loaded": "what one request asks for",
     "carpool.functions.parameters.Parameters._known": "1,024 combinations of small values",

@@ -11,12 +11,10 @@ scheduler is asked once for all of them.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import logging
 import math
-import os
 import threading
 import time
 import weakref
@@ -26,19 +24,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from carpool import errors
-from carpool.functions import calls, futures, hosts, inline, options, sharing, stats, streams, waiting, work
+from carpool.functions import calls, futures, hosts, inline, options, outcomes, sharing, stats, streams, waiting, work
 from carpool.functions import errors as failures
-from carpool.runtime import driver, timer_thread
+from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, messages, policy, window
 from carpool.scheduling import backlog as backlogs
-from carpool.workers import worker
 
 log = logging.getLogger("carpool.functions")
 
 # Seconds by which a timer of a thread is late, about; event loops count whole milliseconds.
 _TICK = 0.0005
-# Seconds between looks whether everything was answered, when the interpreter exits.
-_EXIT_STEP = 0.002
 
 
 MakeHost = Callable[["Batcher"], hosts.Host]
@@ -111,7 +106,7 @@ class Batcher:
         self.clock = clock
         self._is_closed = self._is_hurrying = False
         self._start()
-        _live.add(self)
+        live.add(self)
         stats.live.add(self)
 
     def _start(self) -> None:
@@ -463,7 +458,9 @@ class Batcher:
             host.end()
         if tracing is not None and not is_fork:
             tracing.forget()
-        refusals = [each for call in lost for each in self._refusals(call, failures.Closed(f"{self.name}: {words}"))]
+        refusals = [
+            each for call in lost for each in outcomes.of_refusal(call, failures.Closed(f"{self.name}: {words}"))
+        ]
         if is_fork:
             for call in lost:
                 for tag in call.tags():
@@ -493,56 +490,13 @@ class Batcher:
         self._outbox.append(functools.partial(self._hand_refusal, request, error))
 
     def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
-        outcomes: list[futures.Settling] = []
-        arrived: list[float] = []
-        for answer in answers:
-            call: calls.Call = answer.request  # type: ignore[assignment] # what a driver is given are calls
-            arrived += [call.arrived] * call.callers
-            members = call.members
-            if members is not None:
-                results = answer.pieces[0][2]
-                if len(members) == 1 and not issubclass(type(results[0]), BaseException):
-                    outcomes.append((members[0][1], results[0], None))
-                else:
-                    outcomes += _outcomes(members, results)
-                continue
-            try:
-                outcome = call.tag.answered([piece.predictions for piece in answer.pieces])
-                outcomes += [] if outcome is None else [outcome]
-            except BaseException as error:  # of a merge, when it joins parts
-                outcomes += self._refusals(call, error)
-        futures.settle(outcomes)
+        settled, arrived = outcomes.of_answers(answers)
+        futures.settle(settled)
         self.recorder.finished(arrived, self.clock())
 
     def _hand_refusal(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        futures.settle(self._refusals(call, self._in_words(error)))
-
-    def _refusals(self, call: calls.Call, error: BaseException) -> list[futures.Settling]:
-        if call.members is not None:
-            return [(future, None, failures.own(error)) for _, future, _ in call.members]
-        return [each for each in [call.tag.refused(failures.own(error))] if each is not None]
-
-    def _in_words(self, error: errors.CarpoolError) -> errors.CarpoolError:
-        """The scheduler's errors in the words of functions."""
-        if type(error) is errors.Draining:
-            return failures.Closed(f"{self.name} is closed")
-        if type(error) is errors.Overloaded:
-            words = (
-                f"{self.core.waiting_rows} items wait for {self.name} already; max_queue is {self.options.max_queue}"
-            )
-            return errors.Overloaded(words, error.retry_after or 1)
-        if type(error) is errors.PayloadTooLarge:
-            return errors.PayloadTooLarge(f"more items than max_queue, which is {self.options.max_queue}")
-        if type(error) is errors.NotIsolated:
-            return errors.NotIsolated(
-                f"{self.name} failed for a batch with this item and others in it, and there are too many such batches "
-                "to find out whose fault it was"
-            )
-        if type(error) is errors.CarpoolError:
-            return errors.CarpoolError(f"{self.name} could not be called for a reason that is a bug; the log has it")
-        if type(error) is errors.DeadlineExceeded:
-            return errors.DeadlineExceeded(f"{self.name} gave no result within the timeout")
-        return error
+        words = outcomes.in_words(error, self.name, self.core.waiting_rows, self.options.max_queue)
+        futures.settle(outcomes.of_refusal(call, words))
 
 
 class _Everything:
@@ -567,86 +521,13 @@ class _Everything:
         return (everything,)
 
 
-def _outcomes(members: Sequence[calls.Member], results: Sequence[Any]) -> list[futures.Settling]:
-    """A result for each, or an exception of its own."""
-    if any(issubclass(kind, BaseException) for kind in set(map(type, results))):
-        return [
-            (member[1], None, failures.own(result)) if failures.is_exception(result) else (member[1], result, None)
-            for member, result in zip(members, results, strict=True)
-        ]
-    return [(member[1], result, None) for member, result in zip(members, results, strict=True)]
-
-
-# --- the ends of processes --------------------------------------------------------------------------------------
-
-_live: weakref.WeakSet[Batcher] = weakref.WeakSet()
+live: weakref.WeakSet[Batcher] = weakref.WeakSet()
+"""All of this process."""
 
 
 def trace_all(make_tracing: MakeTracing | None) -> None:
     """Make spans of all that batchers do from here on, also those that are made later; None: make none."""
     global _make_tracing
     _make_tracing = make_tracing
-    for batcher in list(_live):
+    for batcher in list(live):
         batcher.trace(make_tracing)
-
-
-def _answer_everything() -> None:
-    """At exit, as executors of the standard library do: what was accepted is still computed, where it can be.
-
-    Functions may call each other until that is done; only then they are closed. What is stuck keeps nobody for long.
-    """
-    running = [batcher for batcher in list(_live) if batcher.host.is_running()]
-    for batcher in running:
-        batcher.hurry()
-    try:
-        are_answered = _wait_for_answers(running)
-        ends = [batcher.close() for batcher in running]
-        if are_answered and _wait_for_answers(running):  # that were accepted meanwhile
-            give_up = time.monotonic() + hosts.GRACE
-            for end in ends:
-                with contextlib.suppress(TimeoutError):  # a batch that nobody waits for
-                    end.result(max(0.0, give_up - time.monotonic()))
-    finally:
-        used = [batcher.host for batcher in list(_live)]
-        for batcher in list(_live):
-            batcher.give_up("the interpreter exits")
-        hosts.background.stop()
-        worker.end_all()
-        # A subinterpreter that ends before its threads takes the whole process with it.
-        give_up = time.monotonic() + hosts.GRACE
-        for host in used:
-            host.join(give_up)
-        timer_thread.shared.stop(max(0.0, give_up - time.monotonic()))
-
-
-def _wait_for_answers(running: Sequence[Batcher]) -> bool:
-    """Whether all that these have accepted by now was answered. Gives up once nothing has moved for `PATIENCE`."""
-    marks = [(batcher, batcher.mark()) for batcher in running]
-    calls: dict[Batcher, Sequence[messages.Request]] = {}
-    before, give_up = -1, 0.0
-    while True:
-        calls.update(
-            (batcher, batcher.open_calls()) for batcher, mark in marks if mark.is_set() and batcher not in calls
-        )
-        calls = {batcher: [call for call in each if call.open] for batcher, each in calls.items()}
-        waiting = [batcher for batcher in running if calls.get(batcher, True) and batcher.host.is_running()]
-        if not waiting:
-            return True
-        left = sum(call.rows - call.rows_taken + 1 for each in calls.values() for call in each)
-        if left != before:
-            before, give_up = left, time.monotonic() + hosts.PATIENCE
-        elif time.monotonic() > give_up:
-            names = ", ".join(batcher.name for batcher in waiting)
-            log.warning("the interpreter exits, and there was no answer of %s for %g s", names, hosts.PATIENCE)
-            return False
-        time.sleep(max(_EXIT_STEP, left * 1e-6))
-
-
-def _after_fork() -> None:
-    for batcher in list(_live):
-        batcher.after_fork()
-
-
-atexit.register(_answer_everything)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

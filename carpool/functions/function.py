@@ -18,13 +18,26 @@ from asyncio import AbstractEventLoop, events
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from carpool.functions import batcher, calls, futures, hosts, options, parameters, running, stats
+from carpool.functions import (
+    batcher,
+    calls,
+    collected,
+    futures,
+    hosts,
+    options,
+    parameters,
+    process_end,
+    running,
+    stats,
+)
 from carpool.workers import pool
 
 # As many batches of a coroutine function as the policy may find useful at once.
 _MOST_TASKS = 16
 
 _numbers = itertools.count(1)
+
+process_end.begin()
 
 
 class Kind(enum.Enum):
@@ -231,7 +244,7 @@ class Site:
         was_closed, self._is_closed = self._is_closed, True
         closing = [each.close(timeout) for each in self.batchers]
         if self._kind is Kind.PROCESSES and not was_closed:
-            futures.end_of(closing).add_done_callback(lambda _: self._plain.release())  # type: ignore[attr-defined]
+            collected.end_of(closing).add_done_callback(lambda _: self._plain.release())  # type: ignore[attr-defined]
         return closing
 
     def _made(self, loop: AbstractEventLoop | None) -> batcher.Batcher:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, Self, TypeVar
 
-from carpool.functions import futures, views
+from carpool.functions import collected, futures, views
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -46,7 +46,7 @@ class Loader(Generic[K, V]):
         With a function that `returns_exceptions` (see `using`) exceptions stand in their places.
         """
         found = [self.load(key) for key in keys]
-        return futures.all_of(found, returns_exceptions=self._function.returns_exceptions, are_cancelled=False)
+        return collected.all_of(found, returns_exceptions=self._function.returns_exceptions, are_cancelled=False)
 
     def prime(self, key: K, value: V | Exception, /, *, force: bool = False) -> Self:
         """Have a value, or the exception that loading raises, for a key that was not asked for, or with `force` any."""

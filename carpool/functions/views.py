@@ -15,7 +15,19 @@ from asyncio import events
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from carpool.functions import batcher, calls, current, futures, inline, kept, merging, options, stats, streams
+from carpool.functions import (
+    batcher,
+    calls,
+    collected,
+    current,
+    futures,
+    inline,
+    kept,
+    merging,
+    options,
+    stats,
+    streams,
+)
 from carpool.functions import function as functions
 
 P = ParamSpec("P")
@@ -90,7 +102,7 @@ class View:
                 f"{type(self._owner).__name__} has no __weakref__ slot, so all its instances share the batches of "
                 f"{self._function.name}: close it on the class"
             )
-        return futures.end_of(self._site.close(timeout))
+        return collected.end_of(self._site.close(timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -306,7 +318,7 @@ class Batched(View, Generic[P, T, R]):
         payload, args, kwargs = self._all_with_own(items, args, kwargs)  # type: ignore[assignment] # no types any more
         if chosen.merge is not None or chosen.shares_in_flight or self._returns_exceptions:
             return self._map_apart(by, payload, args, kwargs)
-        future = futures.MapFuture(len(payload))
+        future = collected.MapFuture(len(payload))
         if self._function.asks_cache_at_calls:
             for place, item in enumerate(payload):
                 if (found := self._kept(chosen, item, args, kwargs)) is not None:
@@ -335,9 +347,9 @@ class Batched(View, Generic[P, T, R]):
         for size in (1,) if chosen.merge is not None else sizes:
             for _ in range(self._function.copies):
                 merged = chosen.merge is not None
-                found.append(futures.MergedFuture(chosen.merge) if merged else futures.MapFuture(size))
+                found.append(collected.MergedFuture(chosen.merge) if merged else collected.MapFuture(size))
                 self._submit(by, found[-1], [item] * size, args, kwargs, is_warm_up=True)
-        return futures.all_of(found)
+        return collected.all_of(found)
 
     def prime(self, item: T, result: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Have the cache keep a result for a call with this item; what its `set` returns, to be awaited if it is async.
@@ -385,7 +397,7 @@ class Batched(View, Generic[P, T, R]):
         self, by: batcher.Batcher, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> futures.Future[R]:
         chosen = by.options
-        future: futures.Future[R] = futures.Future() if chosen.merge is None else futures.MergedFuture(chosen.merge)
+        future: futures.Future[R] = futures.Future() if chosen.merge is None else collected.MergedFuture(chosen.merge)
         if self._function.asks_cache_at_calls and (found := self._kept(chosen, item, args, kwargs)) is not None:
             by.recorder.cache_hits += 1
             future.set_result(found)
@@ -407,7 +419,7 @@ class Batched(View, Generic[P, T, R]):
             for item in items:  # all of them, before any is queued
                 merging.rows(merge, item)
         results = [self._call_one(by, item, args, kwargs) for item in items]
-        return futures.all_of(results, returns_exceptions=self._returns_exceptions)
+        return collected.all_of(results, returns_exceptions=self._returns_exceptions)
 
 
 class BatchedStream(View, Generic[P, T, R]):

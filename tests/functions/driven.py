@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from carpool.functions import batcher, calls, futures, options, work
-from carpool.functions import function as functions
+from carpool.functions import batcher, calls, collected, futures, options, running, work
 from carpool.runtime import driver
 
 
@@ -120,7 +119,7 @@ class DrivenFunction:
 
     def call(self, items: Any, is_map: bool, key: str, timeout: float | None, priority: int) -> futures.Future[Any]:
         payload = tuple(items) if is_map else (items,)
-        future: futures.Future[Any] = futures.MapFuture(len(payload)) if is_map else futures.Future()
+        future: futures.Future[Any] = collected.MapFuture(len(payload)) if is_map else futures.Future()
         call = calls.Call((key,), len(payload), 0, payload, future, timeout or self.options.timeout, priority=priority)
         call.callers, call.members = 1, None
         call.replier = self.batcher
@@ -174,7 +173,7 @@ class DrivenFunction:
     def _end(self, batch: Out, function: Callable[..., Any]) -> None:
         self.host.out.remove(batch)
         assert batch.work is not None
-        outcome = functions.compute(lambda items, **_: function(items), batch.work)
+        outcome = running.compute(lambda items, **_: function(items), batch.work)
         done, batch.work, batch.done = batch.done, None, None
         assert done is not None
         self.batcher.post(done, outcome)

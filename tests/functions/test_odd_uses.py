@@ -297,7 +297,7 @@ def test_a_result_that_was_being_handed_in_is_no_call_when_all_is_refused() -> N
     from carpool.functions import batcher
     f = carpool.batched(lambda items: items, max_latency=0.0)
     f(1).result(5)
-    (by,) = list(batcher._live)
+    (by,) = list(batcher.live)
     by.post(lambda *_: (_ for _ in ()).throw(RuntimeError("odd")), ("no", "calls"), [1, 2])
     say(f(2).result(5))
     """, errors=None)  # fmt: skip
