@@ -17,7 +17,8 @@ from tests.docs import programs
 
 LIBRARY = tables.ROOT / "docs" / "library.md"
 MIGRATION = tables.ROOT / "docs" / "migration.md"
-PAGES = (tables.ROOT / "README.md", LIBRARY, MIGRATION, tables.ROOT / "docs" / "metrics.md")
+RECIPES = tables.ROOT / "docs" / "recipes.md"
+PAGES = (tables.ROOT / "README.md", LIBRARY, MIGRATION, tables.ROOT / "docs" / "metrics.md", RECIPES)
 PROGRAMS = [program for page in PAGES for program in programs.of(page)]
 
 # What is too large for the tests' environment. `make demo` installs it, and a program that needs it runs then.
@@ -72,6 +73,26 @@ TRIALS = {
     "Batched functions": """
 carpool.batched(lambda items: items, name="mine")(1).result()
 assert prometheus_client.REGISTRY.get_sample_value("carpool_batch_size_sum", {"function": "mine"}) == 1
+""",
+    "FastAPI with sentence-transformers": _IN_A_CLIENT.format(
+        item="text",
+        request="'/embed', json={'sentence': text}",
+        items="['a', 'bc'] * 20",
+        expected="[model.encode([text])[0].tolist() for text in ['a', 'bc'] * 20]",
+    )
+    + """
+    assert embed(" ").exception() is not None  # closed with the app
+""",
+    "Django": """
+import asyncio
+
+assert length(HttpRequest({"text": "four"})).content == b'{"length": 4}'
+assert asyncio.run(length_async(HttpRequest({"text": "three"}))).content == b'{"length": 5}'
+""",
+    "pytest": """
+if __name__ == "__main__":
+    of_plugins = ["-o", "asyncio_default_fixture_loop_scope=function"]
+    assert pytest.main(["-q", "-p", "no:cacheprovider", *of_plugins, __file__]) == 0
 """,
 }
 

@@ -1,0 +1,1 @@
+"""A stand-in for Django, of which a view needs two classes."""
