@@ -18,13 +18,26 @@ import math
 import threading
 import time
 import weakref
-from asyncio import AbstractEventLoop, events
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from carpool import errors
-from carpool.functions import calls, futures, hosts, inline, options, outcomes, sharing, stats, streams, waiting, work
+from carpool.functions import (
+    calls,
+    current,
+    futures,
+    hosts,
+    inline,
+    options,
+    outcomes,
+    sharing,
+    stats,
+    streams,
+    waiting,
+    work,
+)
 from carpool.functions import errors as failures
 from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, messages, policy, window
@@ -111,7 +124,8 @@ class Batcher:
 
     def _start(self) -> None:
         """Begin, or begin anew with nothing: in a child process, or after an interrupt within the sequence."""
-        self._lock = threading.RLock()  # which knows whose it is
+        self._lock = threading.RLock()  # a handler of a signal may come round before its thread is known
+        self._at_work = 0  # the identifier of the thread that has it
         self._operations: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._outbox: deque[Any] = deque()
         self._joining = threading.RLock()
@@ -170,7 +184,7 @@ class Batcher:
         if inline.depth:
             self._run_inline(call)
             return
-        loop = events._get_running_loop()
+        loop = current.loop()
         if loop is None:
             self.post(self._submit, (call,))
             return
@@ -318,14 +332,14 @@ class Batcher:
             if not host.call_there(self._work):
                 self._begin_anew("its event loop has ended")
             return
-        lock: Any = self._lock
-        if lock._is_owned():
+        lock = self._lock
+        if self._at_work == threading.get_ident():
             return  # this thread was interrupted in the midst of it, and goes on with what is queued
         try:
             self._do_all(lock)
             self._tell_all()
         except BaseException:  # an interrupt, perhaps just before or after the lock was let go
-            if lock._is_owned():
+            with contextlib.suppress(RuntimeError):  # it was let go
                 lock.release()
             self._work()
             raise
@@ -335,6 +349,7 @@ class Batcher:
         while operations and lock.acquire(blocking=False):
             args: tuple[Any, ...] = ()
             try:
+                self._at_work = threading.get_ident()
                 while operations:
                     operation, args = operations.popleft()
                     operation(*args)
@@ -345,6 +360,8 @@ class Batcher:
                 self._begin_anew("scheduling was interrupted", args)
                 raise
             finally:
+                if lock is self._lock:  # else it began anew, and another thread may be at it
+                    self._at_work = 0
                 lock.release()
 
     def _tell_all(self) -> None:

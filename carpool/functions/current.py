@@ -1,10 +1,11 @@
-"""What the function that runs now can know of its batch: `carpool.batch()`.
+"""What the code that runs now can know: the event loop it runs in, and of its batch, `carpool.batch()`.
 
 The function runs in a context of its own, as its items come from many callers, each with context variables of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
@@ -12,6 +13,10 @@ from typing import NamedTuple, TypeVar
 from carpool.scheduling import messages
 
 V = TypeVar("V")
+
+loop = asyncio._get_running_loop
+"""The event loop that runs in this thread, or None. Of those that `asyncio` exports, the one that does not raise: that
+would take threads as long as half a call."""
 
 
 class Member(NamedTuple):

@@ -14,7 +14,7 @@ import itertools
 import sys
 import threading
 import weakref
-from asyncio import AbstractEventLoop, events
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from carpool.functions import (
     batcher,
     calls,
     collected,
+    current,
     futures,
     hosts,
     options,
@@ -214,9 +215,9 @@ class Site:
     def for_caller(self) -> batcher.Batcher:
         """The one for the running thread or event loop."""
         recent = self._recent
-        if recent is not None and (not self._is_async or self._recent_loop is events._get_running_loop()):
+        if recent is not None and (not self._is_async or self._recent_loop is current.loop()):
             return recent
-        loop = (events._get_running_loop() or hosts.background.loop()) if self._is_async else None
+        loop = (current.loop() or hosts.background.loop()) if self._is_async else None
         found = self._batchers.get(loop)
         if found is None:
             found = self._made(loop)

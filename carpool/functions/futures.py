@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import types
-from asyncio import events
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -164,8 +163,8 @@ class Future(concurrent.futures.Future[R]):
             # Most who wait belong to no batch, and need not be noted.
             wait = None if current.variable.get(None) is None else self._begin_to_wait(waiting.running_task())
             waiter = self._first_waiter
-            if waiter is None or self._is_awaited or waiter.get_loop() is not events._get_running_loop():
-                waiter = events.get_running_loop().create_future()
+            if waiter is None or self._is_awaited or waiter.get_loop() is not current.loop():
+                waiter = asyncio.get_running_loop().create_future()
                 self._add_waiter(waiter)
             else:
                 self._is_awaited = True
@@ -193,7 +192,7 @@ class Future(concurrent.futures.Future[R]):
         home = getattr(fn, "__module__", None)
         if home == "asyncio.futures":  # `asyncio.wrap_future`: it is to be awaited
             self._begin_for_callback(fn, fn)
-        elif home == "asyncio.tasks" and (loop := events._get_running_loop()) is not None:  # `asyncio.wait`
+        elif home == "asyncio.tasks" and (loop := current.loop()) is not None:  # `asyncio.wait`
             fn = _OnLoop(loop, fn)
             self._begin_for_callback(fn.function, lambda failed: self._withdraw(FINISHED, failed.exception()))
         self._add_waiter(fn)
@@ -398,7 +397,7 @@ class _OnLoop:
         self._loop = loop
 
     def __call__(self, future: Future[Any]) -> None:
-        if events._get_running_loop() is self._loop:
+        if current.loop() is self._loop:
             self.function(future)
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -425,7 +424,7 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
     """
     count = 0
     watched: list[Future[Any]] = []
-    here = events._get_running_loop()
+    here = current.loop()
     try:
         with _transitions:
             for future, result, error in outcomes:
@@ -458,7 +457,7 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
 
 def _tell(settled: Iterable[Future[Any]]) -> None:
     """Tell who waits for these futures: one call of each event loop for all tasks of it."""
-    here = events._get_running_loop()
+    here = current.loop()
     away: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     interrupt: KeyboardInterrupt | None = None
     for future in settled:

@@ -18,12 +18,11 @@ import sys
 import threading
 import time
 import weakref
-from asyncio import events
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from carpool import errors as carpool_errors
-from carpool.functions import errors, work
+from carpool.functions import current, errors, work
 from carpool.runtime import deadline_timer, driver, timer_thread
 from carpool.scheduling import messages
 
@@ -362,7 +361,7 @@ class EventLoop:
         self._is_copy = True
 
     def is_here(self) -> bool:
-        return events._get_running_loop() is self.loop
+        return current.loop() is self.loop
 
     def call_there(self, function: Callable[[], None]) -> bool:
         try:

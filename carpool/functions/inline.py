@@ -9,11 +9,10 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from asyncio import events
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from carpool.functions import work
+from carpool.functions import current, work
 from carpool.runtime import driver
 
 # Mutable: how many blocks are open, and the tasks of calls made in them.
@@ -46,7 +45,7 @@ def run(
     if not inspect.iscoroutinefunction(getattr(compute, "func", compute)):
         done([compute(batch) for batch in batches])
         return
-    loop = events._get_running_loop()
+    loop = current.loop()
     if loop is None:
         with asyncio.Runner() as runner:
             done([runner.run(compute(batch), context=batch.context()) for batch in batches])

@@ -11,7 +11,6 @@ import copy
 import functools
 import itertools
 import sys
-from asyncio import events
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
@@ -280,7 +279,7 @@ class Batched(View, Generic[P, T, R]):
         """
         # The usual case: others called in this turn of the loop, and most items come through here.
         turn = self._turn
-        if turn is not None and not args and not kwargs and turn.loop is events._get_running_loop():
+        if turn is not None and not args and not kwargs and turn.loop is current.loop():
             is_apart = inline.depth or current.retried.get()
             future: futures.Future[R] | None = None if is_apart else turn.join(item)
             if future is not None:
@@ -293,7 +292,7 @@ class Batched(View, Generic[P, T, R]):
         if apart:
             key = apart, key
         timeout = self._timeout or by.options.timeout
-        loop = None if inline.depth else events._get_running_loop()
+        loop = None if inline.depth else current.loop()
         while loop is not None:
             turn = by.turn(loop, (key, timeout, self._priority), arguments, self._owner, self._forget)
             if (future := turn.join(item)) is not None:  # else another thread has just ended it

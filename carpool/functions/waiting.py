@@ -148,7 +148,7 @@ class Wait:
             else:
                 self._look_in(2 * delay, is_over, fail)
 
-        loop = asyncio.events._get_running_loop()
+        loop = current.loop()
         if loop is None:
             timer_thread.shared.call_at(time.monotonic() + delay, look)
         else:
@@ -193,7 +193,7 @@ def running_task() -> Sequence[Any]:
 
 def running_thread() -> Sequence[Any] | None:
     """Who waits where a thread is blocked; None if that blocks an event loop, and with it all tasks of that."""
-    if asyncio.events._get_running_loop() is not None:
+    if current.loop() is not None:
         return None
     return (threading.current_thread(), *_computed_here())
 
