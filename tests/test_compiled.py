@@ -120,6 +120,15 @@ def test_all_modules_that_are_to_be_compiled_are_there_and_none_has_exceptions()
     assert [file for file in files if exceptions.search(file.read_text())] == []
 
 
+def test_nothing_is_asked_of_a_module_in_c_that_it_does_not_have() -> None:
+    script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
+    for file in [file for name in script["NATIVE"] for file in script["native"](name)]:
+        there = set(re.findall(r'\{"(\w+)", \(PyCFunction\)', file.read_text())) | {"c", "py"}  # its files in prose
+        others = [each for each in (ROOT / "sidecar").rglob("*.py") if each != file.with_suffix(".py")]
+        asked = {name for each in others for name in re.findall(rf"(?<![.\w]){file.stem}\.(\w+)", each.read_text())}
+        assert asked <= there, file
+
+
 def test_a_name_for_what_is_caught_has_one_type_in_a_function() -> None:
     """Compiled, it is one variable: another kind of exception would be a TypeError there, and nowhere else."""
     script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
