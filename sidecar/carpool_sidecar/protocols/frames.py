@@ -29,11 +29,11 @@ def gaps(texts: Sequence[bytes], body: bytes, start: int, stop: int) -> list[tup
         return [] if at == stop else None
     found: list[tuple[int, int]] = []
     # From behind: what is counted mostly stands after the rows, and is small.
-    for place in range(len(texts) - 2, 0, -1):
-        edge = body.rfind(texts[place], at, end) if at <= end else -1
+    for text in texts[-2:0:-1]:
+        edge = body.rfind(text, at, end)
         if edge < 0:
             return None
-        found.append((edge + len(texts[place]), end))
+        found.append((edge + len(text), end))
         end = edge
     if at > end:
         return None
