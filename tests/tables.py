@@ -127,6 +127,12 @@ _SECTIONS = {
     "tfserving-columns": "tensorflow-serving",
     "tfserving-classify": "tensorflow-serving",
     "ollama-embed": "ollama",
+    "tei-predict": "text-embeddings-inference",
+    "vllm-pooling": "vllms-other-models",
+    "vllm-score": "vllms-other-models",
+    "rerank": "reranking",
+    "tei-rerank": "reranking",
+    "nim-ranking": "reranking",
 }
 
 

@@ -292,7 +292,14 @@ class NotBatched(enum.StrEnum):
         "value, which this rule does not batch.",
     )
     STREAMING = "streaming", "A request to a path of `--lists` asks for a stream of answers."
-    ONE_QUERY = "one_query", "A path of `--lists` at which one query goes with many texts, such as `/rerank`."
+    ONE_QUERY = (
+        "one_query",
+        "A path of `--lists` at which one query goes with many texts, such as `/rerank`, and no rule for them.",
+    )
+    TOP = (
+        "top",
+        "How many results are wanted (`top_n`) is no whole number from 1 on: the predictor says what that means.",
+    )
     DEPENDENT_ROWS = (
         "dependent_rows",
         "A member that the rule of `--lists` names under `alone_if`, such as `late_chunking`, says that what a row is "

@@ -253,3 +253,40 @@ async def test_errors_about_requests_that_are_passed_on_have_the_same_shape(side
     status, answer, _ = await bench.post('{"input": ""}', EMBED)
     assert status == 502
     assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}
+
+
+@LANES
+@pytest.mark.looptime
+async def test_a_long_list_to_rank_goes_in_parts_side_by_side_and_comes_back_in_one_order(sidecar_of, lane):
+    """text-embeddings-inference refuses more than 32 texts."""
+    bench = await sidecar_of(max_batch_size=100, max_latency=0, lists="tei-embed,tei-rerank", fast_lane=lane)
+
+    def rank(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
+        texts = json.loads(seen.body)["texts"]
+        if len(texts) > 32:
+            return web.json_response({"error": "batch size > maximum", "error_type": "validation"}, status=422)
+        order = sorted(range(len(texts)), key=lambda place: -int(texts[place]))
+        return web.json_response([{"index": place, "score": int(texts[place])} for place in order])
+
+    bench.predictor.behave = rank
+    bench.predictor.gate.clear()
+    numbers = [(37 * number) % 101 for number in range(70)]
+    asking = asyncio.create_task(bench.post(json.dumps({"query": "q", "texts": [*map(str, numbers)]}), "/rerank"))
+    await bench.predictor.received(2)  # while the first is not answered
+    bench.predictor.gate.set()
+    status, answer, _ = await asking
+    assert status == 200
+    found = json.loads(answer)
+    assert [row["score"] for row in found] == sorted(numbers, reverse=True)
+    assert all(numbers[row["index"]] == row["score"] for row in found)
+    assert [len(json.loads(seen.body)["texts"]) for seen in bench.predictor.seen] == [32, 32, 6]
+
+
+@LANES
+@pytest.mark.looptime
+async def test_a_ranked_request_that_its_server_refuses_gets_the_servers_own_words(sidecar_of, lane):
+    bench = await sidecar_of(max_batch_size=2, max_latency=0, lists="rerank", fast_lane=lane)
+    bench.predictor.behave = lambda seen, request: web.json_response({"message": "no such model"}, status=404)
+    body = json.dumps({"query": "q", "documents": ["a", "b", "c"], "top_n": 1})
+    status, answer, _ = await bench.post(body, "/v1/rerank")
+    assert (status, json.loads(answer)) == (404, {"message": "no such model"})

@@ -51,13 +51,17 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
             "index": rule.index,
             "ignore": rule.ignore,
             "along": [place.text for place in rule.along],
+            "rank_by": list(rule.rank_by),
+            "top": list(rule.top),
         }
         for name, rule in rules.built_in().items()
     }
-    unsaid = {"scalar": "alone", "token_ids": False, "index": None, "ignore": (), "along": []}
+    unsaid = {"scalar": "alone", "token_ids": False, "index": None, "ignore": (), "along": [], "rank_by": [], "top": []}
     ours = {name: {**unsaid, **fields} for name, fields in list_form.BUILT_IN.items()}
     for fields in ours.values():
-        fields |= {key: [fields[key]] for key in ("list", "answers", "along") if isinstance(fields[key], str)}
+        fields |= {
+            key: [fields[key]] for key in ("list", "answers", "along", "rank_by", "top") if isinstance(fields[key], str)
+        }
     assert ours == theirs
     assert list(ours) == list(theirs)
 

@@ -24,6 +24,23 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "tfserving-columns": {"list": "inputs.*", "answers": ["outputs.*", "outputs"]},
     "tfserving-classify": {"list": "examples", "answers": ["results", "result"]},
     "ollama-embed": {"list": "input", "answers": "embeddings", "scalar": "wrapped"},
+    "tei-predict": {"list": "inputs", "answers": "$"},
+    "vllm-pooling": {"list": "input", "answers": "data", "scalar": "wrapped", "token_ids": True, "index": "index"},
+    "vllm-score": {
+        "list": ["text_2", "documents", "items", "data_2"],
+        "along": ["text_1", "queries", "data_1"],
+        "answers": "data",
+        "index": "index",
+    },
+    "rerank": {
+        "list": "documents",
+        "answers": ["results", "data"],
+        "index": "index",
+        "rank_by": "relevance_score",
+        "top": ["top_n", "top_k"],
+    },
+    "tei-rerank": {"list": "texts", "answers": "$", "index": "index", "rank_by": "score"},
+    "nim-ranking": {"list": "passages", "answers": "rankings", "index": "index", "rank_by": "logit"},
 }
 """The rules that come with the sidecar, with those of their fields that others have to go with."""
 
@@ -158,6 +175,8 @@ class _Rule(pydantic.BaseModel):
     same_members: bool = False
     kinds: Annotated[tuple[Literal["string", "list", "object", "number"], ...], _SEVERAL] = ()
     index: _Member | None = None
+    rank_by: Annotated[tuple[_Member, ...], _SEVERAL] = ()
+    top: Annotated[tuple[_Member, ...], _SEVERAL] = ()
     shared: _Values = ()
     ignore: Annotated[tuple[_Member, ...], _SEVERAL] = ()
     max_batch_size: Annotated[int, pydantic.Field(ge=1, le=100_000)] | None = None
@@ -183,4 +202,8 @@ class _Rule(pydantic.BaseModel):
             raise ValueError("'scalar' must be alone with a 'list' of columns")
         if self.index is not None and any(map(_is_columns, self.answers)):
             raise ValueError("'index' does not go with 'answers' in columns, whose rows have no members")
+        if self.rank_by and (self.index is None or self.scalar != "alone"):
+            raise ValueError("'rank_by' needs 'index', by which a row names its text, and 'scalar' alone")
+        if self.top and (not self.rank_by or cut.intersection(self.top)):
+            raise ValueError("'top' needs 'rank_by', and is not where the rows are")
         return self

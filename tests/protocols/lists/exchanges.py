@@ -6,7 +6,7 @@ gets of it. Vectors have two numbers; everything else is as the server writes it
 
 from __future__ import annotations
 
-from tests.protocols.lists import embedders, model_servers
+from tests.protocols.lists import embedders, model_servers, rankers
 from tests.protocols.lists.servers import (
     MLFLOW,
     OLLAMA,
@@ -23,9 +23,10 @@ from tests.protocols.lists.servers import (
 
 __all__ = ["ALONE", "APART", "ERRORS", "EXCHANGES", "NOT_THEIRS", "ONE_QUERY", "Alone", "Apart", "Exchange"]
 
-EXCHANGES = (*embedders.EXCHANGES, *model_servers.EXCHANGES)
+EXCHANGES = (*embedders.EXCHANGES, *model_servers.EXCHANGES, *rankers.EXCHANGES)
 
 ALONE = (
+    *rankers.ALONE,
     Alone("openai-embeddings", "no text", "/v1/embeddings", OPENAI, b'{"input":"","model":"m"}', "no_rows"),
     Alone("openai-embeddings", "an empty list", "/v1/embeddings", OPENAI, b'{"input":[],"model":"m"}', "no_rows"),
     Alone("openai-embeddings", "nothing", "/v1/embeddings", OPENAI, b'{"input":null,"model":"m"}', "no_rows"),
@@ -150,6 +151,7 @@ ERRORS = (
     ("tfserving-columns", TFSERVING, b'{"error":"m"}'),
     ("tfserving-classify", TFSERVING, b'{"error":"m"}'),
     ("ollama-embed", OLLAMA, b'{"error":"m"}'),
+    *rankers.ERRORS,
 )
 """Errors as these servers write them, by rule and source."""
 
@@ -164,6 +166,8 @@ ONE_QUERY = (
 
 NOT_THEIRS = (
     ("tei-embed", "/predict"),  # a list of two texts is one pair there
+    ("rerank", "/v1/ranking"),
+    ("vllm-pooling", "/v1/embeddings"),
     ("ollama-embed", "/api/embeddings"),  # one text, and no list
     ("openai-embeddings", "/v1/embeddings/"),
     ("tfserving-classify", "/v1/models/m:predict"),

@@ -204,6 +204,10 @@ def test_value_that_a_field_cannot_have_is_told_with_what_is_allowed(field: str,
         ({"list": ["x", "a.*"], "token_ids": True}, "'token_ids' does not go with a 'list' of columns"),
         ({"list": "a.*", "scalar": "wrapped"}, "'scalar' must be alone with a 'list' of columns"),
         ({"answers": ["x", "a.*"], "index": "i"}, "'index' does not go with 'answers' in columns"),
+        ({"rank_by": "score"}, "'rank_by' needs 'index'"),
+        ({"rank_by": "score", "index": "i", "scalar": "wrapped"}, "and 'scalar' alone"),
+        ({"top": "k"}, "'top' needs 'rank_by'"),
+        ({"list": "x", "rank_by": "score", "index": "i", "top": "x"}, "and is not where the rows are"),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], words: str):
@@ -226,6 +230,8 @@ def test_one_value_may_stand_for_a_list_of_one():
         "alone_with",
         "alone_if",
     )
+    ranked = {"rank_by": "score", "top": "k", "index": "i"}
+    assert loaded(**ranked) == loaded(**{**ranked, "rank_by": ["score"], "top": ["k"]})
     one = {name: "/x" if name in ("path", "one_query") else "string" if name == "kinds" else name for name in fields}
     assert loaded(**one) == loaded(**{name: [value] for name, value in one.items()})
 

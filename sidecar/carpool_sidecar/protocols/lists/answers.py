@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -196,14 +196,21 @@ class ResponseFormat(enum.Enum):
     ROW = "its one row, without a list"
     LIST_IF_NONE = "its one row if that is a list, else a list of it"
 
-    def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
-        """Raises `errors.UpstreamBroken` if shares of several batches do not make one answer."""
+    def render(
+        self,
+        shares: Sequence[messages.Piece],
+        arrange: Callable[[Sequence[bytes], bool], Sequence[bytes]] | None = None,
+    ) -> interface.RenderedResponse:
+        """Raises `errors.UpstreamBroken` if shares of several batches do not make one answer.
+
+        `arrange` is given the caller's rows, and whether they are numbered, and says which come in which order.
+        """
         first = shares[0].predictions
         if type(first) is interface.WholeResponse:
             return _as_it_came(first.response)
         result: Result
         result, start, _ = first
-        finished = result.finished(self) if len(shares) == 1 else None
+        finished = result.finished(self) if len(shares) == 1 and arrange is None else None
         if finished is not None:
             return interface.RenderedResponse(result.headers, (finished[start],))
         mine: Sequence[Share] = [first] if len(shares) == 1 else _alike([share.predictions for share in shares])
@@ -214,6 +221,8 @@ class ResponseFormat(enum.Enum):
                 pieces.append(b"%d" % sum([share.result.numbers[name][share.start] for share in mine]))
                 continue
             rows = _rows(mine, name)
+            if arrange is not None:
+                rows = arrange([*map(bytes, rows)], result.is_numbered)
             is_bare = self is not ResponseFormat.LIST and (
                 self is ResponseFormat.ROW or bytes(rows[0]).lstrip().startswith(b"[")
             )

@@ -17,7 +17,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import forms, frames, incremental_scan, interface, json_rows, steps, v1
-from carpool_sidecar.protocols.lists import answers, places, rules
+from carpool_sidecar.protocols.lists import answers, places, ranking, rules
 
 AVOID_SECONDS = 60.0
 """For so long requests of a key are not batched after an answer that did not have the batch's rows."""
@@ -62,10 +62,12 @@ class Template:
     """What stands around the lists of a request: `texts` in a merged call; `around` them in the request itself.
 
     `along` says of each list whether it goes along others, `main` which is the first that does not. `takes_single` says
-    that a value that is no list may stand for the only one.
+    that a value that is no list may stand for the only one. `ranked` says how answers are ordered, if they are.
     """
 
-    __slots__ = ("_keys", "after", "along", "around", "before", "main", "rule", "size", "takes_single", "texts")
+    __slots__ = (
+        "_keys", "after", "along", "around", "before", "main", "ranked", "rule", "size", "takes_single", "texts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class Template:
         self.along = along
         self.main = along.index(False)
         self.takes_single = takes_single
+        self.ranked = ranking.wanted(rule, around)
         self._keys: dict[Hashable, Hashable] = {}
 
     def key(self, told: Hashable) -> Hashable:
@@ -110,7 +113,7 @@ class Payload(interface.Payload):
         self.main = columns[template.main]
         self.row_count = len(self.main.rows)
         self.key = template.key(tuple([(column.kind, column.form) for column in columns]))
-        self.response_format = form
+        self.response_format = template.ranked or form
 
     @property
     def are_tokens(self) -> bool:
@@ -337,7 +340,8 @@ class Codec:
         around = text.around(spans)
         if sum(map(len, around)) > interface.MOST_TEXT:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
-        texts = _without(text, spans, rule.ignore) if rule.ignore else around
+        left_out = (*rule.ignore, *rule.top)
+        texts = _without(text, spans, left_out) if left_out else around
         template = Template(rule, texts, around, along, takes_single)
         if is_typical:
             for known in self._templates:
@@ -419,11 +423,13 @@ class Codec:
 def rules_for(path: str, chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]:
     """The rules for requests to a path, in their order.
 
-    Raises `errors.Unbatchable` for paths at which one query goes with many texts.
+    Raises `errors.Unbatchable` for paths at which one query goes with many texts, unless there is a rule for that.
     """
-    if any(rule.has_one_query(path) for rule in chosen):
+    with_query = [rule for rule in chosen if rule.has_one_query(path)]
+    found = tuple([rule for rule in chosen if rule not in with_query and rule.matches(path)])
+    if with_query and not found:
         raise errors.Unbatchable(errors.NotBatched.ONE_QUERY)
-    return tuple([rule for rule in chosen if rule.matches(path)])
+    return found
 
 
 class V1First(v1.Codec):

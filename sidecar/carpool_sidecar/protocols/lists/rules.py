@@ -108,6 +108,8 @@ class Rule(pydantic.BaseModel):
     ] = ()
     answers: Alternatives
     index: Member | None = None
+    rank_by: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
+    top: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
     shared: Values = ()
     ignore: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
     max_batch_size: Annotated[int, pydantic.Field(ge=1, le=100_000)] | None = None
@@ -138,6 +140,10 @@ class Rule(pydantic.BaseModel):
             raise ValueError("'scalar' must be alone with a 'list' of columns")
         if self.index is not None and any(place.is_columns for place in self.answers):
             raise ValueError("'index' does not go with 'answers' in columns, whose rows have no members")
+        if self.rank_by and (self.index is None or self.scalar != "alone"):
+            raise ValueError("'rank_by' needs 'index', by which a row names its text, and 'scalar' alone")
+        if self.top and (not self.rank_by or cut.intersection(self.top)):
+            raise ValueError("'top' needs 'rank_by', and is not where the rows are")
         return self
 
     def matches(self, path: str) -> bool:
