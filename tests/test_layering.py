@@ -121,6 +121,9 @@ LAYERS = {
         },
         PURE | TEXT | {"msgspec"},
     ),
+    "carpool_sidecar.planning.probing": Layer(
+        {"carpool_sidecar.planning", "carpool.scheduling", "carpool.errors"}, PURE | {"json", "random"}
+    ),
     "carpool_sidecar.recording.ring": Layer(
         {"carpool.scheduling.messages", "carpool.errors", "carpool.measures"}, PURE | {"array", "struct"}
     ),
@@ -198,6 +201,7 @@ LAYERS = {
     ),
     "carpool_sidecar.config": Layer(
         {
+            "carpool_sidecar.planning.probing",
             "carpool_sidecar.protocols.interface",
             "carpool_sidecar.protocols.lists.rules",
             "carpool.program.shared_names",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,6 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode
 from carpool.program import logs, settings, shared_names
 from carpool.scheduling import limits, packing
 from carpool_sidecar.batching import retried_statuses, row_shapes
+from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import rules
 
@@ -125,6 +127,13 @@ class Settings(BaseSettings):
         "with the window policy; the adaptive policy decides, up to 20.",
         None, ge=0, le=3_600_000,
     )  # fmt: skip
+    from_probe: str = settings.field(
+        "Batching",
+        "File that `carpool-sidecar probe --json` or `doctor --json` wrote. The largest batch that pays is "
+        "--max-batch-size, unless that is given; no batch is as large as one that failed; and if answers in a batch "
+        "have other texts or another form than alone, nothing is batched. Empty: none.",
+        "",
+    )
     policy: Literal["auto", "window", "adaptive"] = settings.field(
         FIRST,
         "window: a batch leaves when it is full or --max-latency old. adaptive: a batch leaves when that is best by "
@@ -386,6 +395,24 @@ class Settings(BaseSettings):
         "on: plain predict requests take a shorter way than the general HTTP server; off: all requests take that one.",
         "on",
     )
+
+    @pydantic.model_validator(mode="after")
+    def _apply_probe(self) -> Settings:
+        if not self.from_probe:
+            return self
+        try:
+            kept = probing.read(pathlib.Path(self.from_probe).read_bytes())
+        except OSError as error:
+            raise ValueError(f"--from-probe ({self.from_probe}) cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ValueError(f"--from-probe ({self.from_probe}): {error}") from None
+        if kept.max_batch_size is not None and "max_batch_size" not in self.model_fields_set:
+            self.max_batch_size = kept.max_batch_size
+        if kept.fails_from is not None:
+            self.max_batch_size = max(1, min(self.max_batch_size, kept.fails_from - 1))
+        if kept.changes:
+            self.enable_batcher = False
+        return self
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> Settings:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import types
+from pathlib import Path
 
 import pytest
 
 from carpool_sidecar import config
+from carpool_sidecar.planning import probing
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +29,62 @@ def refused(argv, capsys) -> str:
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     return printed.err
+
+
+def probed(tmp_path, **others) -> str:
+    """A file of `probe --json`."""
+    found = probing.Probed(
+        [probing.Measured(rows, (0.010 + 0.0001 * rows,) * 5, **others) for rows in (1, 2, 4, 8, 16, 32, 64)],
+        probing.Limit(70, "status 500"),
+    )
+    file = tmp_path / "probe.json"
+    file.write_text(json.dumps(probing.values(found)))
+    return str(file)
+
+
+def test_what_a_probe_found_is_applied(tmp_path):
+    chosen = config.load(["--from-probe", probed(tmp_path)])
+    assert (chosen.max_batch_size, chosen.enable_batcher, chosen.is_adaptive) == (64, True, True)
+
+
+def test_a_size_that_is_given_counts_but_no_batch_is_as_large_as_one_that_failed(tmp_path):
+    assert config.load(["--from-probe", probed(tmp_path), "--max-batch-size", "8"]).max_batch_size == 8
+    chosen = config.load(["--from-probe", probed(tmp_path), "--max-batch-size", "500"])
+    assert chosen.max_batch_size == 69
+    assert chosen.changed({"max_batch_size": 100}).max_batch_size == 69
+
+
+def test_nothing_is_batched_where_answers_in_a_batch_had_other_texts(tmp_path):
+    assert config.load(["--from-probe", probed(tmp_path, others=1)]).enable_batcher is False
+
+
+def test_what_the_doctor_printed_is_taken_as_well(tmp_path):
+    inner = json.loads(Path(probed(tmp_path)).read_text())
+    file = tmp_path / "doctor.json"
+    file.write_text(json.dumps({"server": "Triton", "probe": inner}))
+    assert config.load(["--from-probe", str(file)]).max_batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("", "it is not what"),
+        ("[]", "it is not what"),
+        ('{"probe": null}', "it is not what"),
+        ('{"sizes": [], "fails_from": "8", "steady": true}', "it is not what"),
+        ('{"sizes": [], "fails_from": true, "steady": true}', "it is not what"),
+        ('{"sizes": [1], "fails_from": 8, "steady": true}', "it is not what"),
+    ],
+)
+def test_a_file_that_no_probe_wrote_is_refused_with_its_name(tmp_path, capsys, text, words):
+    file = tmp_path / "probe.json"
+    if text is not None:
+        file.write_text(text)
+    printed = refused(["--from-probe", str(file)], capsys)
+    assert "--from-probe" in printed
+    assert str(file) in printed
+    assert words in printed
 
 
 def test_defaults_are_the_documented_ones():

@@ -105,6 +105,8 @@ class SidecarSettings(pydantic.BaseModel):
     """Milliseconds the oldest request may wait for others. Without it the sidecar learns when to send."""
     timeout: Annotated[float | None, values.number(0.01, _DAY, "seconds")] = None
     """Seconds until a request is answered 504."""
+    from_probe: Annotated[str | None, _PATH] = None
+    """File with what `carpool-sidecar probe --json` or `doctor --json` printed; sizes follow from it."""
     policy: Annotated[str | None, values.choice("auto", "window", "adaptive")] = None
     """When a batch leaves."""
     slo: Annotated[float | None, values.number(1, _HOUR_MS, "milliseconds")] = None

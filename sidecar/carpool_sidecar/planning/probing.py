@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -175,6 +176,35 @@ def values(found: Probed) -> dict[str, Any]:
             "bends_at": advice.bend, "max_batch_size": advice.largest, "gain": round(advice.gain, 2),
         }  # fmt: skip
     return answer
+
+
+class Kept(NamedTuple):
+    """What `values` wrote into a file, as far as settings follow from it.
+
+    `max_batch_size` is the largest batch that pays, `fails_from` the size that failed (None: none did). `changes` says
+    that answers in a batch have other texts or another form than alone.
+    """
+
+    max_batch_size: int | None
+    fails_from: int | None
+    changes: bool
+
+
+def read(text: bytes) -> Kept:
+    """What `probe --json` or `doctor --json` printed; raises `ValueError` for anything else."""
+    try:
+        found = json.loads(text)
+        found = found.get("probe", found)
+        sizes = [(each["instances"], each["other_differences"]) for each in found["sizes"]]
+        kept = Kept(
+            found.get("max_batch_size"), found["fails_from"] or None, found["steady"] and any(n for _, n in sizes)
+        )
+        is_right = all(each is None or (type(each) is int and each > 0) for each in kept[:2])
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise ValueError("it is not what `carpool-sidecar probe --json` or `doctor --json` prints")
+    return kept
 
 
 def _table(found: Sequence[Measured], advice: Advice) -> Iterator[str]:
