@@ -130,6 +130,7 @@ _SECTIONS = {
     "tei-predict": "text-embeddings-inference",
     "vllm-pooling": "vllms-other-models",
     "vllm-score": "vllms-other-models",
+    "cohere-embed": "coheres-embeddings",
     "rerank": "reranking",
     "tei-rerank": "reranking",
     "nim-ranking": "reranking",

@@ -182,8 +182,8 @@ class Settings(BaseSettings):
     ] = settings.field(
         FIRST,
         "What else is batched: names of built-in rules (openai-embeddings, tei-embed, hf-toolkit, mlflow, "
-        "tfserving-columns, tfserving-classify, ollama-embed, tei-predict, vllm-pooling, vllm-score, rerank, "
-        "tei-rerank, nim-ranking), YAML files with rules of your own, or YAML itself; see docs/lists.md.",
+        "tfserving-columns, tfserving-classify, ollama-embed, tei-predict, vllm-pooling, vllm-score, cohere-embed, "
+        "rerank, tei-rerank, nim-ranking), YAML files with rules of your own, or YAML itself; see docs/lists.md.",
         (),
     )
     mix_forms: bool = settings.field(

@@ -51,12 +51,22 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
             "index": rule.index,
             "ignore": rule.ignore,
             "along": [place.text for place in rule.along],
+            "answers_along": [place.text for place in rule.answers_along],
             "rank_by": list(rule.rank_by),
             "top": list(rule.top),
         }
         for name, rule in rules.built_in().items()
     }
-    unsaid = {"scalar": "alone", "token_ids": False, "index": None, "ignore": (), "along": [], "rank_by": [], "top": []}
+    unsaid = {
+        "scalar": "alone",
+        "token_ids": False,
+        "index": None,
+        "ignore": (),
+        "along": [],
+        "answers_along": [],
+        "rank_by": [],
+        "top": [],
+    }
     ours = {name: {**unsaid, **fields} for name, fields in list_form.BUILT_IN.items()}
     for fields in ours.values():
         fields |= {

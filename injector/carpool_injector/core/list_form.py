@@ -32,6 +32,11 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "answers": "data",
         "index": "index",
     },
+    "cohere-embed": {
+        "list": ["texts", "images", "inputs"],
+        "answers": ["embeddings.*", "embeddings"],
+        "answers_along": ["texts", "images"],
+    },
     "rerank": {
         "list": "documents",
         "answers": ["results", "data"],
@@ -174,6 +179,7 @@ class _Rule(pydantic.BaseModel):
     token_ids: bool = False
     same_members: bool = False
     kinds: Annotated[tuple[Literal["string", "list", "object", "number"], ...], _SEVERAL] = ()
+    answers_along: _Values = ()
     index: _Member | None = None
     rank_by: Annotated[tuple[_Member, ...], _SEVERAL] = ()
     top: Annotated[tuple[_Member, ...], _SEVERAL] = ()
@@ -193,7 +199,9 @@ class _Rule(pydantic.BaseModel):
         for along in self.along:
             if any(_overlap(along, place) for place in self.list):
                 raise ValueError(f"'along' names {_shown(along)}, which is in a place of 'list', or holds one")
-        for name, values in (("along", self.along), ("shared", self.shared)):
+        for name, values in (
+            ("along", self.along), ("answers_along", self.answers_along), ("shared", self.shared),
+        ):  # fmt: skip
             if len(set(values)) < len(values):
                 raise ValueError(f"{name!r} names a place twice")
         if self.token_ids and has_columns:
@@ -202,8 +210,18 @@ class _Rule(pydantic.BaseModel):
             raise ValueError("'scalar' must be alone with a 'list' of columns")
         if self.index is not None and any(map(_is_columns, self.answers)):
             raise ValueError("'index' does not go with 'answers' in columns, whose rows have no members")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_answers(self) -> _Rule:
+        for echoed in self.answers_along:
+            if any(_overlap(echoed, place) for place in self.answers):
+                raise ValueError(
+                    f"'answers_along' names {_shown(echoed)}, which is in a place of 'answers', or holds one"
+                )
         if self.rank_by and (self.index is None or self.scalar != "alone"):
             raise ValueError("'rank_by' needs 'index', by which a row names its text, and 'scalar' alone")
-        if self.top and (not self.rank_by or cut.intersection(self.top)):
+        heads = [place.split(".")[0] for place in self.list]
+        if self.top and (not self.rank_by or not set(self.top).isdisjoint(heads)):
             raise ValueError("'top' needs 'rank_by', and is not where the rows are")
         return self

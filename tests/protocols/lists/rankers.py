@@ -7,6 +7,7 @@ from tests.protocols.lists.servers import TEI, VLLM, Alone, Exchange
 SCORING = VLLM.replace("embed/protocol.py", "scoring/protocol.py")
 CLASSIFY = VLLM.replace("embed/protocol.py", "classify/protocol.py")
 COHERE = "https://docs.cohere.com/v2/reference/rerank"
+COHERE_EMBED = "https://docs.cohere.com/v2/reference/embed"
 VOYAGE = "https://docs.voyageai.com/reference/reranker-api"
 INFINITY = (
     "https://github.com/michaelfeil/infinity/blob/0255f05df64f/libs/infinity_emb/infinity_emb/fastapi_schemas/"
@@ -18,6 +19,13 @@ NIM = "https://docs.nvidia.com/nim/nemo-retriever/text-reranking/2.3/using-reran
 def _vllm(results: bytes, tokens: int) -> bytes:
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     return b'{"id":"score-1","model":"m","usage":' + usage + b',"results":[' + results + b"]}"
+
+
+def _cohere(floats: bytes, whole: bytes, texts: bytes, tokens: int) -> bytes:
+    return (
+        b'{"id":"1","embeddings":{"float":[%b],"int8":[%b]},"texts":[%b],"meta":{"api_version":{"version":"2"},'
+        b'"billed_units":{"input_tokens":%d}},"response_type":"embeddings_by_type"}' % (floats, whole, texts, tokens)
+    )
 
 
 EXCHANGES = (
@@ -158,6 +166,25 @@ EXCHANGES = (
         is_prorated=True,
     ),
     Exchange(
+        "cohere-embed",
+        "vectors of several types, and the texts again",
+        "/v2/embed",
+        COHERE_EMBED,
+        tuple(
+            b'{"model":"embed-v4.0","texts":[%b],"input_type":"search_query","embedding_types":["float","int8"]}'
+            % texts
+            for texts in (b'"a","b"', b'"c"', b'"d"')
+        ),
+        b'{"model":"embed-v4.0","texts":["a","b","c","d"],"input_type":"search_query","embedding_types":["float","int8"]}',
+        _cohere(b"[0.1,1],[0.2,2],[0.3,3],[0.4,4]", b"[1,1],[2,2],[3,3],[4,4]", b'"a","b","c","d"', 8),
+        (
+            _cohere(b"[0.1,1],[0.2,2]", b"[1,1],[2,2]", b'"a","b"', 4),
+            _cohere(b"[0.3,3]", b"[3,3]", b'"c"', 2),
+            _cohere(b"[0.4,4]", b"[4,4]", b'"d"', 2),
+        ),
+        is_prorated=True,
+    ),
+    Exchange(
         "tei-predict",
         "lists of texts and of pairs",
         "/predict",
@@ -188,6 +215,7 @@ ALONE = (
         "vllm-score", "one list is longer", "/score", SCORING, b'{"text_1":["q"],"text_2":["a","b"]}', "shape"
     ),
     Alone("vllm-score", "two texts", "/v1/score", SCORING, b'{"text_1":"q","text_2":"a"}', "no_rows"),
+    Alone("cohere-embed", "no text", "/v2/embed", COHERE_EMBED, b'{"texts":[],"model":"m"}', "no_rows"),
     Alone("tei-predict", "one pair", "/predict", TEI, b'{"inputs":["a","b"]}', "no_rows"),
     Alone("tei-predict", "one text", "/predict", TEI, b'{"inputs":"a"}', "no_rows"),
     Alone("vllm-pooling", "a conversation", "/pooling", CLASSIFY, b'{"messages":[{"role":"user"}]}', "no_rows"),
@@ -196,6 +224,7 @@ ALONE = (
 _OPENAI_LIKE = b'{"error":{"message":"m","type":"t","param":null,"code":400}}'
 ERRORS = (
     ("rerank", SCORING, b'{"error":{"message":"m","type":"t","param":null,"code":400},"message":"m"}'),
+    ("cohere-embed", COHERE_EMBED, b'{"message":"m"}'),
     ("tei-rerank", TEI, b'{"error":"Model is overloaded","error_type":"overloaded"}'),
     ("nim-ranking", NIM, b'{"error":"m"}'),
     ("vllm-score", SCORING, _OPENAI_LIKE),

@@ -204,6 +204,8 @@ def test_value_that_a_field_cannot_have_is_told_with_what_is_allowed(field: str,
         ({"list": ["x", "a.*"], "token_ids": True}, "'token_ids' does not go with a 'list' of columns"),
         ({"list": "a.*", "scalar": "wrapped"}, "'scalar' must be alone with a 'list' of columns"),
         ({"answers": ["x", "a.*"], "index": "i"}, "'index' does not go with 'answers' in columns"),
+        ({"answers": "x", "answers_along": "x.y"}, "'answers_along' names 'x.y', which is in a place of 'answers'"),
+        ({"answers_along": ["n", "n"]}, "'answers_along' names a place twice"),
         ({"rank_by": "score"}, "'rank_by' needs 'index'"),
         ({"rank_by": "score", "index": "i", "scalar": "wrapped"}, "and 'scalar' alone"),
         ({"top": "k"}, "'top' needs 'rank_by'"),
@@ -230,6 +232,7 @@ def test_one_value_may_stand_for_a_list_of_one():
         "alone_with",
         "alone_if",
     )
+    assert loaded(answers_along="echo") == loaded(answers_along=["echo"])
     ranked = {"rank_by": "score", "top": "k", "index": "i"}
     assert loaded(**ranked) == loaded(**{**ranked, "rank_by": ["score"], "top": ["k"]})
     one = {name: "/x" if name in ("path", "one_query") else "string" if name == "kinds" else name for name in fields}

@@ -383,9 +383,17 @@ def _find_lists(rule: rules.Rule, text: places.Text) -> steps.Steps[Mapping[Name
         spans = yield from text.find(place)
         found: dict[Name, places.Span] = {(place.text, span.name): span for span in spans if text.begins(span, b"[")}
         if found:
+            for each in rule.answers_along:
+                spans = yield from text.find(each)
+                if spans and text.begins(spans[0], b"[") and not _is_empty(text, spans[0]):
+                    found[each.text, ""] = spans[0]
             return found
     wanted = " or ".join(place.text for place in rule.answers)
     raise errors.Uneven(f"the predictor's answer is not as rule {rule.name!r} says: no list at {wanted}")
+
+
+def _is_empty(text: places.Text, span: places.Span) -> bool:
+    return not text.text[span.start + 1 : span.stop - 1].strip(_SPACE)
 
 
 # --- numbered rows ----------------------------------------------------------------------------------------------

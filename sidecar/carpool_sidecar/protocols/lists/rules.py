@@ -107,6 +107,7 @@ class Rule(pydantic.BaseModel):
         tuple[Literal["string", "list", "object", "number"], ...], pydantic.BeforeValidator(_one_or_several)
     ] = ()
     answers: Alternatives
+    answers_along: Values = ()
     index: Member | None = None
     rank_by: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
     top: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
@@ -131,7 +132,7 @@ class Rule(pydantic.BaseModel):
             self.render_error("words", 500, "reason")
         except (RecursionError, TypeError, ValueError, msgspec.MsgspecError):
             raise ValueError("'error' cannot be written as JSON, or holds itself") from None
-        for name in ("along", "shared"):
+        for name in ("along", "answers_along", "shared"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name!r} names a place twice")
         if self.token_ids and any(place.is_columns for place in self.rows):
@@ -140,9 +141,19 @@ class Rule(pydantic.BaseModel):
             raise ValueError("'scalar' must be alone with a 'list' of columns")
         if self.index is not None and any(place.is_columns for place in self.answers):
             raise ValueError("'index' does not go with 'answers' in columns, whose rows have no members")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_answers(self) -> Rule:
+        for echoed in self.answers_along:
+            if any(_overlap(echoed.names, place.names) for place in self.answers):
+                raise ValueError(
+                    f"'answers_along' names {echoed.text!r}, which is in a place of 'answers', or holds one"
+                )
         if self.rank_by and (self.index is None or self.scalar != "alone"):
             raise ValueError("'rank_by' needs 'index', by which a row names its text, and 'scalar' alone")
-        if self.top and (not self.rank_by or cut.intersection(self.top)):
+        heads = [place.names[0] for place in self.rows if place.names]
+        if self.top and (not self.rank_by or not set(self.top).isdisjoint(heads)):
             raise ValueError("'top' needs 'rank_by', and is not where the rows are")
         return self
 
