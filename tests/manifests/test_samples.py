@@ -39,6 +39,7 @@ TAKEOVERS = {
     "inferenceservice-huggingface.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-knative.yaml": ("queue-proxy", 9081, 8080),
     "inferenceservice-mlserver.yaml": ("port-swap", 8080, 9083),
+    "inferenceservice-torchserve.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-triton.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-triton-grpc.yaml": ("port-swap", 8080, 9083),
     "mlflow.yaml": ("port-swap", 8080, 9083),
@@ -48,6 +49,7 @@ TAKEOVERS = {
 # Likewise for gRPC, of those that have a port for it.
 GRPC = {
     "inferenceservice-mlserver.yaml": (9000, 9084),
+    "inferenceservice-torchserve.yaml": (9000, 9084),
     "inferenceservice-triton.yaml": (9000, 9084),
     "inferenceservice-triton-grpc.yaml": (9000, 9084),
     "triton.yaml": (8001, 9084),
