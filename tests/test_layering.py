@@ -175,7 +175,9 @@ LAYERS = {
     "carpool_sidecar.files": Layer(set(), STDLIB),
     "carpool_sidecar.turns": Layer({"carpool_sidecar.protocols.steps", "carpool_sidecar.errors"}, STDLIB),
     "carpool_sidecar.drain": Layer({"carpool.scheduling.ledger", "carpool_sidecar.errors"}, STDLIB),
-    "carpool_sidecar.live": Layer({"carpool_sidecar.live", "carpool_sidecar.batching"} | BELOW_BATCHING),
+    "carpool_sidecar.live": Layer(
+        {"carpool_sidecar.live", "carpool_sidecar.batching", "carpool_sidecar.planning.probing"} | BELOW_BATCHING
+    ),
     "carpool_sidecar.live.page": Layer(set(), STDLIB - IO),
     # Programs beside a serving one: what takes long to load stays away.
     "carpool_sidecar.admin_client": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load

@@ -22,8 +22,9 @@ class ModelServer(NamedTuple):
 
     `speaks` are the protocols of its that are batched without a rule, in words; `rules` those for lists that fit its
     other requests. It `batches` by itself whatever arrives together, or `may_batch` where the setting in these words
-    says so. It `makes_tables` where a call's instances become one table or array, so that one changes how another is
-    read. `chooses_by` are headers, in lower case, by which it chooses the model of a request.
+    says so. Lists that are longer than it takes are cut by the rules `for_long_lists`. It `makes_tables` where a call's
+    instances become one table or array, so that one changes how another is read. `chooses_by` are headers, in lower
+    case, by which it chooses the model of a request.
     """
 
     title: str
@@ -31,6 +32,7 @@ class ModelServer(NamedTuple):
     rules: tuple[str, ...] = ()
     batches: bool = False
     may_batch: str = ""
+    for_long_lists: tuple[str, ...] = ()
     makes_tables: bool = False
     chooses_by: tuple[str, ...] = ()
 
@@ -48,7 +50,12 @@ SERVERS = (
     ModelServer("vLLM", rules=(_OPENAI,), batches=True),
     ModelServer("SGLang", rules=(_OPENAI,), batches=True),
     ModelServer("text-generation-inference", batches=True),
-    ModelServer("text-embeddings-inference", rules=("tei-embed", _OPENAI), batches=True),
+    ModelServer(
+        "text-embeddings-inference",
+        rules=("tei-embed", _OPENAI),
+        batches=True,
+        for_long_lists=("tei-embed", "tei-rerank"),
+    ),
     ModelServer("Infinity", rules=(_OPENAI,), batches=True),
     ModelServer("Ollama", rules=("ollama-embed", _OPENAI), batches=True),
     ModelServer("llama.cpp's server", rules=(_OPENAI,), batches=True),
@@ -85,6 +92,11 @@ def words(server: ModelServer) -> Iterator[str]:
         yield (
             f"{server.title} batches by itself where it is told to ({server.may_batch}): leave one of both, as two "
             "waits add up"
+        )
+    if server.for_long_lists:
+        yield (
+            f"{server.title} refuses lists that are longer than its limit: "
+            f"{annotation('lists', ','.join(server.for_long_lists))} cuts them"
         )
     if server.makes_tables:
         yield (

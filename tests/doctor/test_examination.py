@@ -149,3 +149,8 @@ def test_a_description_that_refers_to_itself_ends() -> None:
     assert described("/a", loop)[0].members == ()
     branches = {"anyOf": [loop, {"properties": {"x": {"type": "array"}}}]}
     assert described("/a", branches)[0].lists == ("x",)
+
+
+def test_a_server_that_refuses_long_lists_is_told_the_rules_that_cut_them() -> None:
+    found = examination.examine(identity.Identity("text-embeddings-inference"), (), {})
+    assert any(text.endswith("carpool.dev/lists: tei-embed,tei-rerank cuts them") for text in found.warnings)

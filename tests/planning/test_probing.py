@@ -32,6 +32,12 @@ def test_the_largest_batch_that_pays_is_chosen():
     assert probing.advise(sizes(affine(0.0, 0.001))).largest == 1
 
 
+def test_a_line_and_measured_sizes_agree_on_the_largest_batch_that_pays():
+    for fixed, per_row in ((0.010, 0.001), (0.001, 0.001), (0.0, 0.001), (0.010, 0.0)):
+        measured = probing.advise(sizes(affine(fixed, per_row))).largest
+        assert measured / 2 < probing.pays_from(fixed, per_row, 64) <= measured
+
+
 def test_the_gain_is_that_of_instances_a_second():
     assert probing.advise(sizes(affine(0.010, 0.0))).gain == pytest.approx(64)
     assert probing.advise(sizes(affine(0.0, 0.001))).gain == pytest.approx(1)

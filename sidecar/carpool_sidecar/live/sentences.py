@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from carpool_sidecar.planning import probing
+
 _SOME_SHARE = 0.02  # of callers who come back at once: less is not worth a sentence
 _SOME_WAIT = 0.0001  # seconds
 _BUSY, _OVERLOADED = 0.9, 1.0
@@ -16,6 +18,19 @@ def adaptive(learned: Mapping[str, float]) -> list[str]:
     if fixed + each <= 0:
         return ["Nothing is known of the predictor yet: no batch has come back."]
     return list(_of_predictor(learned, fixed, each))
+
+
+def sizes(learned: Mapping[str, float], max_batch_size: int) -> list[str]:
+    """What an instance costs alone and in the largest batch, and from which size on a larger one pays no more."""
+    fixed, each = learned["service_fixed_seconds"], learned["service_instance_seconds"]
+    if fixed + each <= 0 or max_batch_size == 1:
+        return []
+    alone, best = fixed + each, fixed / max_batch_size + each
+    told = f"An instance takes {_ms(alone)} alone, and {_ms(best)} in a batch of {max_batch_size:,}"
+    knee = probing.pays_from(fixed, each, max_batch_size)
+    if knee == 1:
+        return [f"{told}: batches buy next to nothing here."]
+    return [f"{told}; from {knee:,} instances on it is hardly cheaper."]
 
 
 def window(max_batch_size: float, latency_ms: float, max_in_flight: float, learns_in_flight: bool = False) -> list[str]:

@@ -294,9 +294,11 @@ def _out(core: scheduler.Scheduler, now: float, keys: recorder.Keys) -> list[Out
 
 def _sentences(settings: config.Settings, core: scheduler.Scheduler, learned: Mapping[str, float]) -> list[str]:
     if not settings.enable_batcher:
-        return ["Nothing is batched: --enable-batcher is false."]
+        by_probe = " By --from-probe answers in a batch have other texts than alone." if settings.from_probe else ""
+        return [f"Nothing is batched: --enable-batcher is false.{by_probe}"]
     refused = sentences.refusals(core.smallest_limit(), core.smallest_bytes(), core.kept_apart())
     if settings.is_adaptive:
-        return [*sentences.adaptive(learned), *refused]
+        of_sizes = sentences.sizes(learned, int(core.limits.max_batch_size))
+        return [*sentences.adaptive(learned), *of_sizes, *refused]
     size, most, learns = core.limits.max_batch_size, core.policy.max_in_flight, core.limits.learns_in_flight
     return [*sentences.window(size, settings.latency_bound, most, learns), *refused]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -89,6 +90,13 @@ def advise(found: Sequence[Measured]) -> Advice:
         None,
     )
     return Advice(line, bend, chosen.rows, found[0].per_row / chosen.per_row)
+
+
+def pays_from(fixed: float, per_row: float, most: int) -> int:
+    """The size from which on larger batches, up to `most`, make a row hardly cheaper, by a line through their times."""
+    if fixed <= 0:
+        return 1
+    return min(most, math.ceil(fixed / (_NEARLY_BEST * (fixed / most + per_row) - per_row)))
 
 
 def fit(found: Sequence[Measured]) -> service_times.Affine:
