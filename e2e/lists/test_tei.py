@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 from e2e.lists import answers, callers, conftest
@@ -124,3 +125,20 @@ async def test_one_query_for_many_texts_is_passed_on_and_counted(tei: servers.Se
         answers.assert_same(one, other, question)
         assert one.batch is None
     assert changes.of('carpool_unbatched_total{reason="one_query"}') == 8
+
+
+async def test_longer_lists_to_rank_than_the_server_takes_get_what_all_their_parts_say(
+    tei: servers.Server, before: conftest.Starts
+) -> None:
+    front = before(tei, f"{RULES},tei-rerank")
+    texts = [f"text {number}" for number in range(100)]
+    (refused,) = await callers.one_by_one(tei.http, [callers.question("/rerank", {"query": "what", "texts": texts})])
+    assert refused.status in (413, 422)
+    each = await callers.one_by_one(
+        tei.http, [callers.question("/rerank", {"query": "what", "texts": [t]}) for t in texts]
+    )
+    scores = [json.loads(answer.body)[0]["score"] for answer in each]
+    best = sorted(range(100), key=lambda place: -scores[place])
+    (found,) = await callers.at_once(front.http, [callers.question("/rerank", {"query": "what", "texts": texts})])
+    assert found.status == 200
+    assert json.loads(found.body) == [{"index": place, "score": scores[place]} for place in best]

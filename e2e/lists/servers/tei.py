@@ -123,6 +123,9 @@ class Router:
 
     async def _rerank(self, request: web.Request) -> web.Response:
         asked = await _body(request, RerankRequest)
+        if len(asked.texts) > MOST_INPUTS:
+            message = f"batch size {len(asked.texts)} > maximum allowed batch size {MOST_INPUTS}"
+            return _json({"error": message, "error_type": "validation"}, self._statuses["validation"])
         scores = [_numbers(f"{asked.query}\0{text}")[0] for text in asked.texts]
         ranks = [{"index": place, "score": score} for place, score in enumerate(scores)]
         return _answer(sorted(ranks, key=lambda rank: -rank["score"]), list(asked.texts))
