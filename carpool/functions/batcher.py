@@ -312,6 +312,7 @@ class Batcher:
 
     def after_fork(self) -> None:
         """In the child: what the parent accepted is the parent's."""
+        self.under_way.forget_locks()
         self._begin_anew("this is a fork of the process that called", is_fork=True)
         self.host.after_fork()
 

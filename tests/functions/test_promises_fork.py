@@ -321,3 +321,28 @@ say(list(stream))
 """
     )
     assert said == ["2", "0", "4 [0, 1, 2]", "closed", "[1, 2]"]
+
+
+@both
+def test_a_fork_while_threads_wait_for_calls_that_they_share(name: str) -> None:
+    said = run_program(
+        FUNCTIONS.replace("max_in_flight=1)", 'max_in_flight=1, dedupe="in_flight")')
+        + f"""
+shared = [{name}(1), {name}(1)]
+entered.wait(5)
+locked, forked = threading.Event(), threading.Event()
+def wait_as_concurrent_futures_does():
+    with shared[0]._condition:
+        locked.set()
+        forked.wait(10)
+waiting = threading.Thread(target=wait_as_concurrent_futures_does)
+waiting.start()
+locked.wait(5)
+in_child(lambda: say(*map(seen, shared)))
+forked.set()
+release.set()
+say(*map(seen, shared))
+waiting.join()
+"""
+    )
+    assert said == ["Closed Closed", "2 2"]
