@@ -1,25 +1,44 @@
 """The batching state machine: requests in, effects out.
 
-Its rules:
+Its rules, each with what carries it out:
 
-1. Requests with equal keys may share a batch, up to its limits in rows, bytes and cost. Higher levels of priority, and
-   small requests if so configured, overtake others for a while; else all go by arrival. A request is cut only if it is
-   too large for any batch.
+1. Requests with equal keys may share a batch, up to its limits in rows, bytes and cost. Higher levels of priority (a
+   number of the caller's), and small requests if so configured, overtake others for a while; else all go by arrival. A
+   request is cut only if it is too large for any batch. (`Scheduler._cut`, `packing.pack`, `queues.tier_of`; rows of
+   like length: `lengths.Groups.pick`)
 2. A batch leaves when there is a slot and the policy says that it is due. Until that moment requests join it. One
-   that is out for far longer than it should be keeps its slot, and nothing else waits for it.
+   that is out for far longer than it should be keeps its slot, and nothing else waits for it. (`Scheduler._fill`,
+   `policy.Policy.choose`, `predictor_model.PredictorModel.passed`)
 3. A request is refused at once if there is no room for it, if it could not be answered in time, or while draining.
+   (`limits.Admission.refusal`, `policy.Policy.arrived`)
 4. Answers go to those who still wait, each its own rows in its own order; a cut request is answered with its last part.
-5. After a failure the error's remedy decides: end, resend once, halves (paid from a budget), apart or smaller (free).
-   A cut request whose parts cannot be answered goes whole.
-   What is sent again goes before regular batches, or after them if the budget cannot pay for it. What the predictor
-   refuses for its size, or together though all of it was answered in parts, is also learned: later batches of that key
-   are smaller, or of one length, for a while.
-6. A request that resembles rejected ones travels alone, and rarely enough to keep nobody else waiting for long.
+   (`Scheduler.done`, `messages.split_predictions`)
+5. After a failure the error's remedy, which is what may still be done for the members of a batch, decides what goes
+   again (`Scheduler.failed`, `isolation.Isolation.failed`):
+
+   | remedy | what goes again | before regular batches |
+   |---|---|---|
+   | give up | nothing: all are told | |
+   | resend once | the batch as it was, unless it was resent | always |
+   | halves | both halves, until one member is left, who is told | as far as a budget pays, else when nothing waits |
+   | halves while well | likewise, unless lone requests keep failing too: then all are told | likewise |
+   | apart | the odd one alone and the others together, or halves | always |
+   | one by one | each alone, and whole if it was cut | always |
+   | smaller | all of it in smaller pieces; who is too large alone is told | always |
+
+   What the predictor refuses for its size, or together though all of it was answered in parts, is also learned: later
+   batches of that key are smaller, or of one length, for a while. (`learned_limits.LearnedLimits.refused`,
+   `learned_limits.LearnedLimits.proved`)
+6. A suspect, which is a request that resembles rejected ones, travels alone, and rarely enough to keep nobody else
+   waiting for long. (`suspicion.Suspicion.suspects`, `suspicion.Quarantine.next`)
 7. A request ends exactly once: answered, refused, or cancelled by its caller. At its deadline it is refused.
+   (`messages.split_predictions`, `Scheduler._close`, `Scheduler.poll`)
 8. When the last caller of a batch leaves, the batch is abandoned: its slot is for those who do wait, as soon as its
-   call is broken off or ends. A batch whose members were all refused ends with its call.
+   call is broken off or ends. A batch whose members were all refused ends with its call. (`Scheduler.cancel`)
 9. While draining every batch is due; when aborted nothing is sent any more, and everybody is refused.
+   (`Scheduler.drain`, `Scheduler._decide`, `Scheduler.abort`)
 10. Where an event fails in itself, by a bug or for lack of memory, those whom it concerns are refused at once.
+    (`Scheduler.give_up`, `Scheduler._lost`)
 
 Every method is synchronous and returns the I/O still to do, in the order it should be done: batches leave before
 answers are written, so that the predictor never waits for that. A dispatched batch occupies its slot from the moment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from carpool import errors
@@ -40,46 +39,38 @@ class Window:
 
     def choose(self, backlog: Backlog, now: float) -> Decision:
         """Collect until the oldest request has waited long enough, or a queue is full."""
-        oldest_queue, window = backlog.oldest(), self._limits.max_latency
-        if oldest_queue is None:
+        oldest, window = backlog.oldest(), self._limits.max_latency
+        if oldest is None:
             return Wait(None)
-        due_at = oldest_queue.oldest.arrived + window
-        if now < due_at:
-            queue = self._full(backlog)
-            return Wait(due_at, due_at) if queue is None else self._release(queue, Reason.REST, now)
-        # Of several queues that are due the one that travels first goes: a busy key cannot starve a quiet one.
-        queue = backlog.due(now, window) or oldest_queue
-        return self._release(queue, Reason.DUE if window else Reason.IDLE, now)
-
-    def _full(self, backlog: Backlog) -> Queue | None:
-        """A queue that need not wait: it holds a whole batch, or the rest of a request that was larger than one."""
-        return backlog.full() or backlog.partly_sent()
-
-    def _release(self, queue: Queue, reason: Reason, now: float) -> Decision:
-        if self._limits.learns_in_flight and not self.predictor.is_idle:
-            wait = self._until_wanted(queue, now)
-            if wait is not None:
-                overdue_at = self.predictor.overdue_at
-                until = overdue_at if wait.until is None else min(wait.until, overdue_at)
-                return Wait(until, min(wait.settled_until, overdue_at))
+        due_at = oldest.oldest.arrived + window
+        if now >= due_at:
+            # Of several queues that are due the one that travels first goes: a busy key cannot starve a quiet one.
+            queue, reason = backlog.due(now, window) or oldest, Reason.DUE if window else Reason.IDLE
+        elif (ready := backlog.full() or backlog.partly_sent()) is not None:
+            queue, reason = ready, Reason.REST
+        else:
+            return Wait(due_at, due_at)
         allowed = self._limits.allowed_sizes
         rows = packing.best_size(queue.next_rows, allowed) if allowed else None
-        return Release(queue, Reason.FULL if queue.is_full else reason, rows)
+        return self._until_wanted(queue, now) or Release(queue, Reason.FULL if queue.is_full else reason, rows)
 
     def _until_wanted(self, queue: Queue, now: float) -> Wait | None:
         """How long one that is due waits for a predictor that is busy; it fills meanwhile. None: it leaves now."""
         predictor = self.predictor
+        if not self._limits.learns_in_flight or predictor.is_idle:
+            return None
+        overdue_at = predictor.overdue_at
         if predictor.should_run_dry:
-            return Wait(None, math.inf)
+            return Wait(overdue_at, overdue_at)
         if queue.is_full:
             return None
         if predictor.out >= predictor.places:
-            return Wait(None, math.inf)
+            return Wait(overdue_at, overdue_at)
         if not predictor.knows_overhead:
-            return None if self._lone >= tuning.PROBE_EVERY else Wait(None, math.inf)
+            return None if self._lone >= tuning.PROBE_EVERY else Wait(overdue_at, overdue_at)
         lead = min(self._grain, max(predictor.overhead, tuning.SHORTEST_WAIT))
         if now < predictor.free_at - lead:
-            return Wait(predictor.free_at - lead / 2, predictor.free_at - lead)
+            return Wait(min(predictor.free_at - lead / 2, overdue_at), min(predictor.free_at - lead, overdue_at))
         return None
 
     @property

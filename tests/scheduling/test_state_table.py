@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import types
 from collections import defaultdict
@@ -19,6 +20,20 @@ QUESTIONS = {
     "admission.has_room", "admission.refusal", "policy.learned", "learned_limits.smallest",
     "learned_limits.smallest_bytes", "learned_limits.kept_apart", "learned_limits.key_of",
 }  # fmt: skip
+
+
+def test_each_rule_names_what_carries_it_out():
+    rules = scheduler.__doc__.partition("Its rules")[2].partition("\nEvery method")[0]
+    for rule in re.split(r"\n(?=\d+\. )", rules)[1:]:
+        named = re.findall(r"`([a-z_]*\.?[A-Z]?\w*\.?\w+)`", rule)
+        assert named, rule
+        for name in named:
+            found = scheduler if name.startswith("Scheduler") else importlib.import_module("carpool.scheduling")
+            for step in name.split("."):
+                if isinstance(found, types.ModuleType) and not hasattr(found, step):
+                    found = importlib.import_module(f"{found.__name__}.{step}")
+                else:
+                    found = getattr(found, step)
 
 
 def rows() -> Iterator[tuple[str, set[str]]]:
