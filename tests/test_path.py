@@ -23,6 +23,15 @@ def test_a_small_request_crosses_few_functions_in_few_files(recorded):
     assert files <= path.MOST_FILES, recorded.table()
 
 
+def test_the_default_policy_adds_nothing_but_what_the_scheduler_calls_itself(recorded):
+    default = path.recorded("adaptive")
+    functions, files = default.counts
+    assert functions <= path.MOST_FUNCTIONS, default.table()
+    assert files <= path.MOST_FILES, default.table()
+    inner, of_window = (sum(each.is_inner for each in found.functions) for found in (default, recorded))
+    assert inner <= of_window + path.MOST_LEARNING, default.table()
+
+
 def test_the_page_lists_the_functions_of_a_request(recorded):
     page = path.PAGE.read_text()
     assert recorded.written(page) == page, "run: python -m tests.path"
