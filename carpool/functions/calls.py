@@ -281,7 +281,7 @@ class Turns(scheduler.Scheduler):
 
     def _from(self, call: Call) -> list[messages.Request]:
         """This one that waits, and those behind it."""
-        waiting = list(self.backlog.of_key(call.key))
+        waiting = list(self.backlog.of_key(call.place))
         return waiting[waiting.index(call) :]
 
     def _wait_again(self, calls: Iterable[messages.Request]) -> None:

@@ -210,7 +210,7 @@ class Spans:
             "carpool.batch.rows": batch.rows,
             "carpool.batch.requests": len(batch.parts),
             "carpool.batch.reason": batch.reason.value,
-            "carpool.batch.key": _hashed(messages.batch_key(batch.key)),
+            "carpool.batch.key": _hashed(batch.key),
             **self._source.of_batch(batch),
         }
         sampled = [caller for _, caller in callers.sampled]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from carpool.scheduling import packing
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Part, Request, batch_key
+from carpool.scheduling.messages import Part, Request
 from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue, tier_of
 
 __all__ = ["Backlog", "Queue"]
@@ -76,9 +76,9 @@ class Backlog:
             request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
         if limits.row_lengths is not None:
             request.length = max(limits.row_lengths(request.payload, 0, rows))
-        queue = self._queues.get(request.key)
+        queue = self._queues.get(request.place)
         if queue is None:
-            queue = self._queues[request.key] = Queue(request.key, limits, request.max_batch_size)
+            queue = self._queues[request.place] = Queue(request.place, limits, request.max_batch_size)
             if not self._learned.is_empty:
                 self._fit(queue, request)
         # As `tier_of` tells, without a call for each request.
@@ -114,18 +114,18 @@ class Backlog:
             request = requests[at]
             is_notable |= self.add(request)
             # Those like it that follow go with it, as mostly all of them are alike.
-            key, tier = request.key, tier_of(request, limits)
+            place, tier = request.place, tier_of(request, limits)
             rows = size = 0
             start = at = at + 1
             while at < count and limits.row_costs is None and limits.row_lengths is None:
                 request = requests[at]
-                if request.key != key or (request.rows > threshold) - 2 * request.priority != tier:
+                if request.place != place or (request.rows > threshold) - 2 * request.priority != tier:
                     break
                 rows += request.rows
                 size += request.size
                 at += 1
             if at > start:
-                queue = self._queues[key]
+                queue = self._queues[place]
                 queue.fifos[tier].requests.extend(requests[start:at])
                 self._subtract(queue, -rows, -size, 0)
                 self._count(requests[start], rows)
@@ -136,12 +136,12 @@ class Backlog:
 
     def has(self, request: Request) -> bool:
         """Whether a request waits here. It looks at all of its key."""
-        queue = self._queues.get(request.key)
+        queue = self._queues.get(request.place)
         return queue is not None and any(each is request for each in queue)
 
     def remove(self, request: Request) -> None:
         """Take a request out that waits, wherever it stands."""
-        queue = self._queues[request.key]
+        queue = self._queues[request.place]
         self._count(request, -request.rows_queued)
         self._subtract(queue, request.rows_queued, request.size_queued, request.cost_queued)
         queue.discard(request)
@@ -149,7 +149,7 @@ class Backlog:
 
     def withdraw(self, request: Request) -> None:
         """As `remove`, for an uncut request that goes on waiting in another backlog."""
-        queue = self._queues[request.key]
+        queue = self._queues[request.place]
         self._count(request, -request.rows)
         self._subtract(queue, request.rows, request.size, request.cost_queued)
         queue.withdraw(request)
@@ -240,7 +240,7 @@ class Backlog:
     def resize(self, key: Hashable) -> None:
         """Adapt to what was learned of a batch key, also where its requests are kept apart."""
         for queue in self._queues.values():
-            if batch_key(queue.key) == key:
+            if queue.oldest.key == key:
                 self._fit(queue, queue.oldest)
                 if queue.is_full:
                     self._full[queue] = None
@@ -256,8 +256,8 @@ class Backlog:
 
     def _fit(self, queue: Queue, request: Request) -> None:
         """Let a queue with this request have batches of as many rows and bytes as the predictor takes."""
-        most = min(request.max_batch_size, self._learned.most(queue.key))
-        queue.resize(most, self._learned.most_bytes(queue.key))
+        most = min(request.max_batch_size, self._learned.most(request.key))
+        queue.resize(most, self._learned.most_bytes(request.key))
 
     def _new_fifo(self, queue: Queue, tier: int, sequence: int) -> PriorityFifo:
         fifos = self._tiers.get(tier)

@@ -265,7 +265,7 @@ class Isolation:
 
     def withdraw(self, request: Request) -> bool:
         """Nothing of a request waits any more. Whether it was a suspect, which no backlog has."""
-        if type(request.key) is not Suspects:
+        if type(request.place) is not Suspects:
             return False
         self.quarantine.closed(request)
         return True

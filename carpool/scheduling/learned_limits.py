@@ -26,7 +26,7 @@ from collections.abc import Hashable, Sequence
 
 from carpool.scheduling import call_limits, packing
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import RETRIES, Apart, Batch, Learned, Lesson, Part, Reason, Request, batch_key
+from carpool.scheduling.messages import RETRIES, Apart, Batch, Learned, Lesson, Part, Reason, Request
 
 # So many refused batches whose rows were all answered, with nothing in between that speaks against it, are no chance;
 # and so many of several lengths, as first two rows are tried.
@@ -115,11 +115,11 @@ class LearnedLimits:
 
     def most(self, key: Hashable) -> float:
         """Rows that the next batch of a key may have; infinity if nothing was learned of it."""
-        return self.now.get(hash(batch_key(key)), math.inf) if self.now else math.inf
+        return self.now.get(hash(key), math.inf) if self.now else math.inf
 
     def most_bytes(self, key: Hashable) -> float:
         """Its bytes, likewise."""
-        return self.bytes_now.get(hash(batch_key(key)), math.inf) if self.bytes_now else math.inf
+        return self.bytes_now.get(hash(key), math.inf) if self.bytes_now else math.inf
 
     def smallest(self, now: float) -> float:
         """The smallest limit on rows of any key that is in use; 0 if there is none."""
@@ -136,9 +136,9 @@ class LearnedLimits:
     def _used(self, now: float) -> Sequence[_Key]:
         return [known for known in list(self._keys.values()) if now - known.used_at < _MEMORY_SECONDS]
 
-    def key_of(self, request: Request) -> Hashable:
+    def place_of(self, request: Request) -> Hashable:
         """With whom an accepted request may share a batch, as far as that is learned."""
-        key, row_shape = batch_key(request.key), self._limits.row_shape
+        key, row_shape = request.key, self._limits.row_shape
         if row_shape is None or hash(key) not in self.apart:
             return key
         shape = row_shape(request.payload)
@@ -146,12 +146,12 @@ class LearnedLimits:
 
     def separates(self, key: Hashable, *, is_sure: bool) -> bool:
         """Whether requests of a key that were refused together are to be sent apart by the lengths of their rows."""
-        known = self._keys.get(hash(batch_key(key)))
+        known = self._keys.get(hash(key))
         return known is not None and (known.is_apart if is_sure else known.apart > 0)
 
     def trusts(self, key: Hashable, now: float) -> bool:
         """Whether rows of several lengths were answered together lately."""
-        known = self._keys.get(hash(batch_key(key)))
+        known = self._keys.get(hash(key))
         return known is not None and now < known.trusted_until
 
     def by_length(self, parts: Sequence[Part]) -> Sequence[Sequence[Part]]:
@@ -167,7 +167,7 @@ class LearnedLimits:
 
     def is_over(self, batch: Batch) -> bool:
         """Whether a batch is larger than what is known to be answered, and can be cut."""
-        known = self._keys.get(hash(batch_key(batch.key)))
+        known = self._keys.get(hash(batch.key))
         if known is None or batch.rows < 2:
             return False
         return self._padded(batch.rows) > known.rows.size or self._bytes(known, batch.parts) > known.size.size
@@ -211,11 +211,11 @@ class LearnedLimits:
 
     def answered(self, batch: Batch, now: float) -> bool:
         """A batch came back with predictions. Returns whether something else holds for its key."""
-        known = self._keys.get(hash(batch_key(batch.key)))
+        known = self._keys.get(hash(batch.key))
         if known is not None and not known.is_apart and now > known.lengths.at + _TRUST_SECONDS:
             known.apart = 0  # nothing came that confirmed it
         may_be_mixed = batch.search is not None or (known is not None and known.apart > 0)
-        is_mixed = may_be_mixed and type(batch.key) is not Apart and len(self.by_length(batch.parts)) > 1
+        is_mixed = may_be_mixed and len(self.by_length(batch.parts)) > 1
         if known is None:
             if not is_mixed:
                 return False
@@ -253,7 +253,7 @@ class LearnedLimits:
 
         Without one it may have been the end of the predictor, if it was larger than others.
         """
-        known = self._keys.get(hash(batch_key(batch.key)))
+        known = self._keys.get(hash(batch.key))
         if known is None:
             return
         if is_refusal:
@@ -266,7 +266,7 @@ class LearnedLimits:
     def left(self, batch: Batch, now: float) -> bool:
         """A batch left. Returns as `answered` does: there is to be a larger batch, or one of several lengths, or none
         any more."""
-        known = self._keys.get(hash(batch_key(batch.key)))
+        known = self._keys.get(hash(batch.key))
         if known is None:
             return False
         if batch.reason not in RETRIES:
@@ -279,7 +279,7 @@ class LearnedLimits:
     # --- internals ---------------------------------------------------------------------------------------------
 
     def _known(self, batch: Batch) -> _Key:
-        return self._keys.get(hash(batch_key(batch.key))) or _Key(batch.parts[0].request.max_batch_size)
+        return self._keys.get(hash(batch.key)) or _Key(batch.parts[0].request.max_batch_size)
 
     def _learn(self, learned: call_limits.RowLimit, batch: Batch, rows: int, now: float) -> None:
         """A batch that was not known to be too large is."""
@@ -328,7 +328,7 @@ class LearnedLimits:
 
     def _keep(self, known: _Key, key: Hashable, now: float) -> bool:
         """Note what is known of a key, if that is worth anything. Returns whether something else holds for it."""
-        place = hash(batch_key(key))
+        place = hash(key)
         rows, size = known.rows, known.size
         before = self.now.pop(place, math.inf), self.bytes_now.pop(place, math.inf), place in self.apart
         self._keys.pop(place, None)

@@ -24,13 +24,12 @@ class Request:
     first, see `Limits`. `length` is that of its longest row, where rows of like length share batches.
     """
 
-    # Set by the caller, constant:     rows size timeout tag max_batch_size priority; and key, but that a quarantine
-    #                                  puts one of its own in its place as long as the request is there
-    # Owned by the scheduler, mutable: everything else
+    # Set by the caller, constant:     key rows size timeout tag max_batch_size priority
+    # Owned by the scheduler, mutable: everything else; `place` is the key of the queue that it waits in, or did
     __slots__ = (
         "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "key", "length", "max_batch_size",
-        "open", "payload", "pieces", "priority", "rows", "rows_answered", "rows_taken", "sequence", "size",
-        "size_queued", "tag", "timeout", "was_sent",
+        "open", "payload", "pieces", "place", "priority", "rows", "rows_answered", "rows_taken", "sequence",
+        "size", "size_queued", "tag", "timeout", "was_sent",
     )  # fmt: skip
 
     # Set on submission.
@@ -55,7 +54,7 @@ class Request:
         max_batch_size: float = math.inf,
         priority: int = 0,
     ) -> None:
-        self.key = key
+        self.key = self.place = key
         self.rows = rows
         self.size = size
         self.payload = payload
@@ -82,7 +81,7 @@ class Request:
 
 
 class Suspects(NamedTuple):
-    """The key of requests that share a verdict: their batch key, and their content or a number of their own.
+    """The place of requests that share a verdict: their batch key, and their content or a number of their own.
 
     `is_known` is whether their origin was found guilty before.
     """
@@ -93,7 +92,7 @@ class Suspects(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """The batch key of requests that share calls only among themselves, as rows of several lengths do not mix there.
+    """The place of requests that share calls only among themselves, as rows of several lengths do not mix there.
 
     `shape` is that of their rows; None for the one request of this `number` that has rows of several.
     """
@@ -101,13 +100,6 @@ class Apart(NamedTuple):
     key: Hashable
     shape: Hashable
     number: int
-
-
-def batch_key(key: Hashable) -> Hashable:
-    """The key that a request came with, also while it is suspected or kept apart."""
-    while isinstance(key, (Suspects, Apart)):
-        key = key.key
-    return key
 
 
 class Part(NamedTuple):

@@ -68,7 +68,6 @@ from carpool.scheduling.messages import (
     Request,
     Rows,
     Suspects,
-    batch_key,
     split_predictions,
 )
 from carpool.scheduling.policy import Decision, Drop, Policy, Release, Wait
@@ -168,7 +167,7 @@ class Scheduler:
             return (Refuse(request, error),)
         self._accept(request)
         if self.learned_limits.apart:
-            request.key = self.learned_limits.key_of(request)
+            request.place = self.learned_limits.place_of(request)
         is_notable = self.backlog.add(request)
         # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
         if not self._has_slot or (now < self._settled_until and not is_notable):
@@ -188,7 +187,7 @@ class Scheduler:
             return self._submit_each(requests, now)
         if self.learned_limits.apart:
             for request in requests:
-                request.key = self.learned_limits.key_of(request)
+                request.place = self.learned_limits.place_of(request)
         is_notable = self.backlog.add_all(requests)
         if not self._has_slot or (now < self._settled_until and not is_notable):
             return ()
@@ -296,7 +295,7 @@ class Scheduler:
         """Refuse these, accepted or not, for a bug: nobody else would tell them before their deadlines."""
         for request in requests:
             if request.open:
-                if request.rows_queued and type(request.key) is not Suspects and not self.backlog.has(request):
+                if request.rows_queued and type(request.place) is not Suspects and not self.backlog.has(request):
                     request.rows_taken = request.rows  # it was not put in yet
                 self._close(request)
         return [Refuse(request, errors.CarpoolError()) for request in requests]
@@ -427,12 +426,14 @@ class Scheduler:
         return None
 
     def _cut(self, release: Release) -> Batch:
+        """What leaves now of a queue."""
         queue, rows = release.queue, release.rows
+        key = queue.oldest.key
         if self.groups is None:
-            return Batch(self._new_id(), queue.key, self.backlog.take(queue, rows), release.reason)
+            return Batch(self._new_id(), key, self.backlog.take(queue, rows), release.reason)
         most = queue.max_batch_size if rows is None else min(rows, queue.max_batch_size)
         parts = self.backlog.take(queue, rows, self.groups.pick(queue, most))
-        batch = Batch(self._new_id(), queue.key, parts, release.reason)
+        batch = Batch(self._new_id(), key, parts, release.reason)
         batch.weight = self.groups.weigh(batch)
         return batch
 
@@ -465,7 +466,7 @@ class Scheduler:
 
     def _resize(self, batch: Batch) -> None:
         """Who may share a call of a batch's key is something else, or how much."""
-        key = batch_key(batch.key)
+        key = batch.key
         self.backlog.resize(key)
         if hash(key) in self.learned_limits.apart:
             self._readmit(self.backlog.withdraw_all(key))
@@ -543,7 +544,7 @@ class Scheduler:
         for request in cleared:
             self._sequence = request.sequence = self._sequence + 1
             if self.learned_limits.apart:
-                request.key = self.learned_limits.key_of(request)
+                request.place = self.learned_limits.place_of(request)
             self.backlog.add(request)
 
     def _lost(self, batch: Batch, error: Exception, now: float) -> None:

@@ -266,7 +266,7 @@ class Quarantine:
     def add(self, request: Request, is_known: bool) -> None:
         """Keep a request until `next` lets it travel or `release` finds it cleared."""
         content = self._content(request)
-        request.key = Suspects(request.key, request.sequence if content is None else content, is_known)
+        request.place = Suspects(request.key, request.sequence if content is None else content, is_known)
         self._of(request).add(request)
 
     def regular_left(self, now: float) -> None:
@@ -313,12 +313,12 @@ class Quarantine:
 
     def equals(self, request: Request) -> Sequence[Request]:
         """The other requests that wait for the verdict on this one."""
-        if not isinstance(request.key, Suspects):
+        if not isinstance(request.place, Suspects):
             return ()
         return [
             other
             for is_known, waiting in ((False, self._new), (True, self._known))
-            for other in waiting.of_key(request.key._replace(is_known=is_known))
+            for other in waiting.of_key(request.place._replace(is_known=is_known))
             if other is not request
         ]
 
@@ -335,8 +335,7 @@ class Quarantine:
         ]
         for request in cleared:
             self._of(request).withdraw(request)
-            suspects: Any = request.key
-            request.key = suspects.key
+            request.place = request.key
         return cleared
 
     def refresh(self) -> None:
@@ -345,7 +344,7 @@ class Quarantine:
         self._known.refresh()
 
     def _of(self, request: Request) -> Backlog:
-        suspects: Any = request.key
+        suspects: Any = request.place
         return self._known if suspects.is_known else self._new
 
     @property

@@ -153,11 +153,6 @@ def test_digests_tell_keys_apart_in_one_process_and_nothing_in_another():
     assert len(here.digest(one)) == 6
 
 
-def test_a_suspect_has_the_digest_of_its_batch_key():
-    keys = recorder.Keys()
-    assert keys.digest(messages.Suspects("key", b"content", False)) == keys.digest("key")
-
-
 def test_the_cap_is_the_keys_own_where_that_is_smaller():
     stand = Stand()
     stand.round_trip(stand.batch(0.0, most=8))

@@ -63,13 +63,6 @@ def test_each_arrival_is_kept_with_its_time_rows_bytes_and_key(site, count):
     assert (list(block.sent), list(block.batch_rows), list(block.batch_seconds)) == ([100.0], [batch.rows], [0.25])
 
 
-def test_a_suspect_has_the_key_that_it_came_with(site):
-    site.send(site.request(), key=messages.Suspects(KEY, "content", is_known=False))
-    site.send(site.request())
-    [block] = site.ring.blocks()
-    assert len(set(block.keys)) == 1
-
-
 def test_what_is_older_than_ten_minutes_is_not_told(site):
     site.send(site.request())
     site.now += ring.BLOCK_SECONDS

@@ -140,7 +140,7 @@ class AnyHistory(RuleBasedStateMachine):
         limits.max_batch_size, limits.max_latency, limits.max_in_flight = size, latency, in_flight
         self.cap = max(self.cap, size)
         for name, request in self.driven.requests.items():
-            if type(request.key) is messages.Suspects:  # once cleared it counts as having come now
+            if type(request.place) is messages.Suspects:  # once cleared it counts as having come now
                 (self.small.add if request.rows <= small else self.small.discard)(name)
         self.driven.do(self.driven.core.limits_changed())
 
@@ -191,7 +191,7 @@ class AnyHistory(RuleBasedStateMachine):
             other
             for other in self.driven.requests.values()
             if other.open
-            and other.key == request.key
+            and other.place == request.place
             and other.sequence < request.sequence
             and other.tag not in self.left
         ]

@@ -71,6 +71,13 @@ def test_the_same_content_travels_alone_from_then_on_whoever_sends_it(driven):
     assert has_own_error(driven, "bad@y")
 
 
+def test_a_suspect_and_its_batch_keep_the_key_that_it_came_with(driven):
+    accuse_content(driven)
+    submit(driven, "bad@y")
+    assert driven.requests["bad@y"].key == driven.sent[-1].key == "key"
+    assert driven.sent[-1].reason == "suspect"
+
+
 def test_an_origin_is_suspected_after_two_culprits_of_different_content(driven):
     submit(driven, "bad1@x", "a@1", "b@2", "c@3")
     react(driven)

@@ -87,8 +87,6 @@ class Keys:
         Python's hash of strings is a keyed one (SipHash) and is kept in the string, so that long keys cost nothing; the
         salt makes it safe where PYTHONHASHSEED is set.
         """
-        if isinstance(key, messages.Suspects):
-            key = key.key
         return f"{hash((self._salt, key)) & 0xFFFFFF:06x}"
 
 

@@ -270,7 +270,7 @@ def _queues(core: scheduler.Scheduler, now: float, keys: recorder.Keys) -> list[
     for queue in heapq.nlargest(MOST_QUEUES, core.backlog.queues(), key=operator.attrgetter("rows")):
         oldest = queue.oldest
         waited = round((now - oldest.arrived) * 1000, 1)
-        path, digest = recorder.path_of(oldest.tag.target), keys.digest(queue.key)
+        path, digest = recorder.path_of(oldest.tag.target), keys.digest(oldest.key)
         shown.append(QueueShown(path, digest, queue.rows, queue.max_batch_size, queue.size, waited))
     return shown
 

@@ -110,8 +110,7 @@ class Ring:
 
     def sent(self, batch: messages.Batch, requests: Sequence[messages.Request], arrived: Sequence[float]) -> None:
         """A batch leaves with the first rows of these requests, which came at these times."""
-        block, key = self._block, batch.key
-        key = hash(key.key if type(key) is messages.Suspects else key) & _KEY_BITS  # as `_hashed`, without a call
+        block, key = self._block, hash(batch.key) & _KEY_BITS  # as `_hashed`, without a call
         if len(arrived) < _FEW:
             for request in requests:
                 block.times.append(request.arrived)
@@ -194,4 +193,4 @@ class Ring:
 
 def _hashed(key: Hashable) -> int:
     # Hashes of text are salted anew in each process, so nobody can tell by one what a path or a header was.
-    return hash(key.key if type(key) is messages.Suspects else key) & _KEY_BITS
+    return hash(key) & _KEY_BITS
