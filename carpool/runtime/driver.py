@@ -204,7 +204,7 @@ class Driver:
             self._observer.bug("calls could not be taken for a reason that is a bug", error)
             told = {effect.request for effect in effects if isinstance(effect, messages.Refuse)}
             effects += core.give_up([call for call in arrived if call not in told])
-        is_next = core.policy_deadline < timer.due_at
+        is_next = core.asking.at < timer.due_at
         if not effects and not is_next:
             # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
             due_at = timer.due_at

@@ -50,6 +50,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
@@ -91,15 +92,31 @@ admission        the predictor's pace                        done
 own_time         what batching takes of its own core         whoever measures it, as the driver does
 groups           what a call costs beside its padding        done, _cut
 draining         nothing new is taken                        drain, abort
-policy_deadline  when to ask the policy again                _step, _fill, _next_batch, _next_after_failures
+asking           when to ask the policy again                _step, _submit_each
 _aborted         nothing is sent any more                    abort
 _deadlines       open requests by deadline                   _accept, _accept_all, _forget, poll, next_deadline
-_settled_until   until when arrivals change nothing          _step, _next_batch
-_has_slot        False if it is known that no slot is free   _step, _fill, _submit_each
 bug              what failed that cannot, until it is told   _lost, done, _step, _close, and whoever tells of it
 _sequence        number of the request that came last        _accept, _accept_all, _readmit
 """
 """All mutable state of a `Scheduler`, and who writes it. A request carries its own: `messages.Request`."""
+
+
+class Asking(NamedTuple):
+    """When to ask the policy again: `at` this time, or before as something else happens than that requests come.
+
+    They ask from `arrivals_from` on, and those that fill their queue or are the first in it from `notable_from` on.
+    """
+
+    at: float = math.inf
+    arrivals_from: float = -math.inf
+    notable_from: float = -math.inf
+
+
+ASK: Final = Asking()
+"""At every event."""
+
+NO_SLOT: Final = Asking(math.inf, math.inf, math.inf)
+"""Whatever comes: batches are out, as many as may be."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -133,12 +150,10 @@ class Scheduler:
         self.groups = None if limits.row_lengths is None else lengths.Groups(limits)
         self.in_flight: dict[Batch, None] = {}
         self.draining = False
-        self.policy_deadline = math.inf
+        self.asking = ASK
         self.bug: Exception | None = None
         self._aborted = False
         self._deadlines = Deadlines()
-        self._settled_until = -math.inf
-        self._has_slot = True
         self._sequence = 0
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -170,7 +185,7 @@ class Scheduler:
             request.place = self.learned_limits.place_of(request)
         is_notable = self.backlog.add(request)
         # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
-        if not self._has_slot or (now < self._settled_until and not is_notable):
+        if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
             return ()
         return self._step(now)
 
@@ -189,7 +204,7 @@ class Scheduler:
             for request in requests:
                 request.place = self.learned_limits.place_of(request)
         is_notable = self.backlog.add_all(requests)
-        if not self._has_slot or (now < self._settled_until and not is_notable):
+        if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
             return ()
         return self._step(now)
 
@@ -324,7 +339,7 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When to call `poll()` next, or None if only events can change anything."""
-        expiry, deadline = self._deadlines.next(), self.policy_deadline
+        expiry, deadline = self._deadlines.next(), self.asking.at
         if expiry is not None and expiry < deadline:
             return expiry
         return None if deadline == math.inf else deadline
@@ -369,17 +384,14 @@ class Scheduler:
         """Fill the free slots with what is due now; the end of every event that may have changed what is.
 
         Returns a `Dispatch` for each batch, and a `Refuse` for each request that the policy drops. Leaves behind
-        when the policy wants to be asked again, and whether a mere arrival needs to ask it before. The members of an
-        `answered` batch do not wait.
+        when the policy wants to be asked again. The members of an `answered` batch do not wait.
         """
-        self.policy_deadline = math.inf
-        self._settled_until = -math.inf
-        self._has_slot = True
+        self.asking = ASK
         if self._aborted or not (self.backlog or self.isolation):
             return ()
         effects: list[Effect] = []
         try:
-            self._fill(now, effects)
+            self.asking = self._fill(now, effects)
         except Exception as error:  # nobody knows who could leave, and when
             self.bug = error
             batches = [*self.in_flight] if answered is None else [*self.in_flight, answered]
@@ -387,8 +399,8 @@ class Scheduler:
             effects += self.give_up([request for request in self.open_requests() if request not in out])
         return effects
 
-    def _fill(self, now: float, effects: list[Effect]) -> None:
-        """Add to the effects of `_step`."""
+    def _fill(self, now: float, effects: list[Effect]) -> Asking:
+        """Add to the effects of `_step`; when to ask again."""
         if not self.isolation.is_calm:
             self.isolation.calm_down()
         predictor = self.policy.predictor
@@ -397,33 +409,33 @@ class Scheduler:
         while len(self.in_flight) < self.policy.max_in_flight:
             is_calm = self.isolation.is_calm
             batch = self._next_batch(now, effects) if is_calm else self._next_after_failures(now, effects)
-            if batch is None:
-                return
+            if isinstance(batch, Asking):
+                return batch
             batch.dispatched = now
             self.in_flight[batch] = None
             effects.append(Dispatch(batch))
             self.policy.sent(batch, now)
             if not self.learned_limits.is_empty and self.learned_limits.left(batch, now):
                 self._resize(batch)
-        self._has_slot = False
-        if self.policy.max_in_flight < self.limits.max_in_flight:
-            self.policy_deadline = predictor.overdue_at
+        return (
+            NO_SLOT._replace(at=predictor.overdue_at)
+            if self.policy.max_in_flight < self.limits.max_in_flight
+            else NO_SLOT
+        )
 
-    def _next_batch(self, now: float, effects: list[Effect]) -> Batch | None:
-        """A regular batch, if the policy wants one now."""
+    def _next_batch(self, now: float, effects: list[Effect]) -> Batch | Asking:
+        """A regular batch, if the policy wants one now, or when to ask it again."""
         while self.backlog:
             decision = self._decide(now)
             if isinstance(decision, Drop):
                 self._close(decision.request)
                 effects.append(Refuse(decision.request, decision.error))
             elif isinstance(decision, Wait):
-                self.policy_deadline = math.inf if decision.until is None else decision.until
-                self._settled_until = decision.settled_until
-                return None
+                return Asking(math.inf if decision.until is None else decision.until, decision.settled_until)
             else:
                 self.isolation.regular_left(now)
                 return self._cut(decision)
-        return None
+        return ASK
 
     def _cut(self, release: Release) -> Batch:
         """What leaves now of a queue."""
@@ -437,17 +449,18 @@ class Scheduler:
         batch.weight = self.groups.weigh(batch)
         return batch
 
-    def _next_after_failures(self, now: float, effects: list[Effect]) -> Batch | None:
+    def _next_after_failures(self, now: float, effects: list[Effect]) -> Batch | Asking:
         """A batch that goes again, a suspect, or a regular batch, in the order of their rights to a slot."""
         again = self.isolation.next_urgent(now, is_draining=self.draining)
-        if again is None and (batch := self._next_batch(now, effects)) is not None:
-            return batch
-        # Where the number of slots is given, one that is free is the predictor's as well.
-        again = again or self.isolation.next_leisurely(now, is_idle=not self.policy.predictor.out)
         if again is None:
-            free_at = min(self.isolation.quarantine.next_at(), self.policy.predictor.overdue_at)
-            self.policy_deadline = min(self.policy_deadline, free_at)
-            return None
+            regular = self._next_batch(now, effects)
+            if isinstance(regular, Batch):
+                return regular
+            # Where the number of slots is given, one that is free is the predictor's as well.
+            again = self.isolation.next_leisurely(now, is_idle=not self.policy.predictor.out)
+            if again is None:
+                free_at = min(self.isolation.quarantine.next_at(), self.policy.predictor.overdue_at)
+                return regular._replace(at=min(regular.at, free_at))
         batch = Batch(self._new_id(), again.parts[0].request.key, again.parts, again.reason)
         batch.search = again.search
         return batch
@@ -516,12 +529,12 @@ class Scheduler:
 
     def _submit_each(self, requests: Sequence[Request], now: float) -> Sequence[Effect]:
         """Submit requests one by one, and ask the policy once, for all of them."""
-        had_slot, self._has_slot = self._has_slot, False  # so that `submit` leaves asking to this
+        asking, self.asking = self.asking, NO_SLOT  # so that `submit` leaves asking to this
         try:
             refusals = [effect for request in requests for effect in self.submit(request)]
         finally:
-            self._has_slot = had_slot
-        if not had_slot or len(refusals) == len(requests):
+            self.asking = asking
+        if now < asking.notable_from or len(refusals) == len(requests):
             return refusals
         return [*self._step(now), *refusals]
 
@@ -531,7 +544,7 @@ class Scheduler:
             return (Refuse(request, error),)
         self._accept(request)
         self.isolation.add(request)
-        return self._step(now) if self._has_slot else ()
+        return () if now < self.asking.notable_from else self._step(now)
 
     def _accept(self, request: Request) -> None:
         self._sequence = request.sequence = self._sequence + 1

@@ -30,7 +30,7 @@ class Asking(scheduler.Scheduler):
     """Takes nothing for settled: each request that comes makes it ask."""
 
     def submit(self, request: messages.Request) -> Sequence[messages.Effect]:
-        self._settled_until, self._has_slot = -math.inf, True
+        self.asking = scheduler.ASK._replace(at=self.asking.at)
         return super().submit(request)
 
 
@@ -187,10 +187,10 @@ def test_a_hint_of_the_way_to_the_predictor_is_heard_by_who_waits_for_its_answer
         driven.pass_time(0.5)
     driven.submit("first")
     driven.submit("second")
-    assert driven.core.policy_deadline > driven.now + tuning.SHORTEST_PATIENCE
+    assert driven.core.asking.at > driven.now + tuning.SHORTEST_PATIENCE
     driven.policy.predictor.hint_overhead(0.002)
     driven.do(driven.core.reconsider())
-    assert driven.core.policy_deadline < driven.now + 0.010
+    assert driven.core.asking.at < driven.now + 0.010
     driven.pass_time(0.010)
     assert driven.reasons[-2:] == ["idle", "just_in_time"]
 

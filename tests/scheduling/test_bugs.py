@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carpool import errors
-from carpool.scheduling import messages, window
+from carpool.scheduling import messages, scheduler, window
 from tests.scheduling.driven import DrivenScheduler, refused
 
 
@@ -80,7 +80,7 @@ def test_who_is_too_late_is_told_so_though_nobody_can_tell_who_leaves_next(drive
     driven.submit("a", 2)
     driven.submit("late", timeout=1)
     driven.submit("b")
-    driven.core.policy_deadline = 0.0
+    driven.core.asking = scheduler.ASK._replace(at=0.0)
     policy_of(driven).fails_in = "choose"
     driven.core.limits.max_in_flight = 2
     driven.now += 2

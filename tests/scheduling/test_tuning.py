@@ -139,7 +139,7 @@ def test_nobody_is_held_for_longer_than_20_ms():
     driven.policy.returns.fraction, driven.policy.returns.offset = 1.0, 5.0
     driven.submit("comes back")
     assert len(driven.sent) == 1
-    assert driven.core.policy_deadline - driven.now == pytest.approx(0.020)
+    assert driven.core.asking.at - driven.now == pytest.approx(0.020)
 
 
 # --- trouble ------------------------------------------------------------------------------------------------------
@@ -151,12 +151,12 @@ def test_pauses_begin_with_50_ms_double_up_to_a_second_and_begin_anew_after_a_su
         driven.submit(f"r{number}")
     for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
         driven.fail(refused(503, b"busy"))
-        assert driven.core.policy_deadline - driven.now == pytest.approx(pause)
+        assert driven.core.asking.at - driven.now == pytest.approx(pause)
         driven.pass_time(pause)
         assert len(driven.out) == 1
     driven.answer()
     driven.fail(refused(503, b"busy"))
-    assert driven.core.policy_deadline - driven.now == pytest.approx(0.05)
+    assert driven.core.asking.at - driven.now == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("factor", "is_trouble"), [(1.35, False), (1.7, True)])
