@@ -49,7 +49,7 @@ class Batcher(waiting.Batcher, driver.Replier, Protocol):
         ...
 
 
-class Call(driver.Call):
+class Call(messages.Request):
     """A call of one or more items: a request of the scheduler, and the source of its futures.
 
     Its `members` have a future each; if they are None, its `tag` takes the outcome of all, a future or a stream.

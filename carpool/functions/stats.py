@@ -33,9 +33,9 @@ class Tracing(Protocol):
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None: ...
 
-    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None: ...
+    def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None: ...
 
-    def left(self, call: driver.Call) -> None: ...
+    def left(self, call: messages.Request) -> None: ...
 
     def forget(self) -> None:
         """No batch that is out comes back."""
@@ -106,11 +106,11 @@ class Recorder(driver.Observer):
         if self.tracing is not None:
             self.tracing.failed(batch, error)
 
-    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None:
+    def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None:
         if self.tracing is not None:
             self.tracing.turned_away(call, error)
 
-    def left(self, call: driver.Call) -> None:
+    def left(self, call: messages.Request) -> None:
         self.abandoned += 1
         if self.tracing is not None:
             self.tracing.left(call)

@@ -280,7 +280,7 @@ def batch_behind(awaited: Awaited) -> messages.Batch | None:
 
 def _thread_of(batch: messages.Batch) -> int | None:
     """The identifier of the thread that works on a batch, if that has one of its own."""
-    replier: Batcher = batch.parts[0].request.replier  # type: ignore[attr-defined] # all of them are calls
+    replier: Batcher = batch.parts[0].request.replier
     return replier.thread_of(batch)
 
 

@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
@@ -86,7 +86,10 @@ class Executor(Protocol):
 
 
 class Replier(Protocol):
-    """Hands outcomes over to callers. One caller's trouble must not become the others'."""
+    """Hands outcomes over to callers: what is submitted has one, which takes its outcome once, unless it is cancelled.
+
+    It is called from the event loop. One caller's trouble must not become the others'.
+    """
 
     def answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
         """Results, each in the order of the request's own rows; the requests of one batch come together.
@@ -98,14 +101,6 @@ class Replier(Protocol):
     def refuse(self, request: Any, error: errors.CarpoolError) -> None:
         """Why there are no results."""
         ...
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Call(messages.Request):
-    """A request with the `replier` that takes its outcome, once, from the event loop, unless it is cancelled first."""
-
-    __slots__ = ("replier",)
-    replier: Replier
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -126,10 +121,10 @@ class Observer:
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         """It came back without; an `Abandoned` one had nobody who waited for it."""
 
-    def turned_away(self, call: Call, error: errors.CarpoolError) -> None:
+    def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None:
         """A call is refused, at once or later."""
 
-    def left(self, call: Call) -> None:
+    def left(self, call: messages.Request) -> None:
         """A caller left before its answer."""
 
     def learned(self, lesson: messages.Learned) -> None:
@@ -173,13 +168,13 @@ class Driver:
         self._executions: dict[messages.Batch, Execution] = {}
         self._timer = timer or deadline_timer.DeadlineTimer(self._look, clock)
         self._call_soon = call_soon
-        self._arrived: list[Call] = []
+        self._arrived: list[messages.Request] = []
         self._on_idle: list[Callable[[], None]] = []  # once draining: called when nothing is left
         self._cpu_clock = cpu_clock
         self._counted_at, self._counted_cpu = -math.inf, 0.0
         self._batches = self._requests = 0
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: messages.Request) -> None:
         """Put a call in; it is answered or refused once, after this has returned."""
         arrived = self._arrived
         if not arrived:
@@ -213,12 +208,12 @@ class Driver:
         if effects or is_next:
             self._carry_out(effects)
 
-    def submit_all(self, calls: Sequence[Call]) -> None:
+    def submit_all(self, calls: Sequence[messages.Request]) -> None:
         """Put calls in that came at the same moment, at once."""
         self.flush()
         self._carry_out(self.core.submit_all(calls))
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: messages.Request) -> None:
         """The caller left; it will not be answered."""
         self.flush()
         if call.open:
@@ -306,10 +301,9 @@ class Driver:
 
     def _answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
         """Hand them to their repliers; there are few, and mostly one of them has all."""
-        # What `submit` was given is a `Call`.
-        replier = cast(Call, answers[0].request).replier
-        others = [answer for answer in answers if cast(Call, answer.request).replier is not replier]
-        mine = [answer for answer in answers if cast(Call, answer.request).replier is replier] if others else answers
+        replier: Replier = answers[0].request.replier
+        others = [answer for answer in answers if answer.request.replier is not replier]
+        mine = [answer for answer in answers if answer.request.replier is replier] if others else answers
         try:
             replier.answer(mine, about)
         except Exception as error:
@@ -318,9 +312,10 @@ class Driver:
             self._answer(others, about)
 
     def _refuse(self, effect: messages.Refuse) -> None:
-        self._observer.turned_away(effect.request, effect.error)  # type: ignore[arg-type] # what was submitted
+        self._observer.turned_away(effect.request, effect.error)
+        replier: Replier = effect.request.replier
         try:
-            effect.request.replier.refuse(effect.request, effect.error)  # type: ignore[attr-defined]
+            replier.refuse(effect.request, effect.error)
         except Exception as error:
             self._observer.bug("an error could not be handed over", error)
 

@@ -22,7 +22,6 @@ from opentelemetry import context as contexts
 from opentelemetry import trace
 
 from carpool import errors
-from carpool.runtime import driver
 from carpool.scheduling import messages
 
 log = logging.getLogger("carpool.runtime")
@@ -174,13 +173,13 @@ class Spans:
         span.end()
 
     @_never_raises
-    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None:
+    def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None:
         """The wait of a call that is refused before it left ends with the error."""
         if not isinstance(error, (errors.UpstreamError, errors.NotIsolated)) and type(error) is not errors.CarpoolError:
             self._ended_waiting(call, error.reason, self._source.words(error))
 
     @_never_raises
-    def left(self, call: driver.Call) -> None:
+    def left(self, call: messages.Request) -> None:
         """So does the wait of one whose caller left."""
         self._ended_waiting(call, _LEFT, "the caller left")
 
@@ -220,7 +219,7 @@ class Spans:
     def _wait(self, caller: Any, since: int, told: Attributes, links: Sequence[trace.Link] = ()) -> trace.Span:
         return self._tracer.start_span(WAIT, _within(caller), trace.SpanKind.INTERNAL, told, links, since)
 
-    def _ended_waiting(self, call: driver.Call, reason: str, words: str) -> None:
+    def _ended_waiting(self, call: messages.Request, reason: str, words: str) -> None:
         caller = self._source.caller(call)
         if caller is None or not caller.trace_flags.sampled:
             return

@@ -15,23 +15,26 @@ from carpool.compiled import mypyc_attr
 class Request:
     """One caller's instances, from submission to answer.
 
-    `key` says with whom it may share a batch; `rows` is its number of instances, `size` its bytes and `deadline` the
-    time (on the core's clock) after which nobody waits for it; `goal` is when its answer should be there (the service
-    objective), no later than the deadline. `payload` and `tag` belong to the caller of the core,
-    who gets them back in effects; the payload is let go as soon as the request is answered. `max_batch_size` is how
-    many rows the predictor takes in one call of this key, if it has a limit of its own. `timeout` is in seconds from
-    submission; None or 0 leaves it to the limits, which also bound it. Of two levels of `priority` the higher goes
-    first, see `Limits`. `length` is that of its longest row, where rows of like length share batches.
+    `key` says with whom it may share a batch; `rows` is its number of instances, `size` its bytes and `deadline`
+    the time (on the core's clock) after which nobody waits for it; `goal` is when its answer should be there (the
+    service objective), no later than the deadline. `payload`, `tag` and `replier`, who hands its outcome over,
+    belong to the caller of the core, who gets them back in effects; the payload is let go as soon as the request is
+    answered. `max_batch_size` is how many rows the predictor takes in one call of this key, if it has a limit of
+    its own. `timeout` is in seconds from submission; None or 0 leaves it to the limits, which also bound it. Of two
+    levels of `priority` the higher goes first, see `Limits`. `length` is that of its longest row, where rows of
+    like length share batches.
     """
 
     # Set by the caller, constant:     key rows size timeout tag max_batch_size priority
     # Owned by the scheduler, mutable: everything else; `place` is the key of the queue that it waits in, or did
     __slots__ = (
         "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "key", "length", "max_batch_size",
-        "open", "payload", "pieces", "place", "priority", "rows", "rows_answered", "rows_taken", "sequence",
-        "size", "size_queued", "tag", "timeout", "was_sent",
+        "open", "payload", "pieces", "place", "priority", "replier", "rows", "rows_answered", "rows_taken",
+        "sequence", "size", "size_queued", "tag", "timeout", "was_sent",
     )  # fmt: skip
 
+    # Set by the caller of the core, where it has several who hand outcomes over.
+    replier: Any
     # Set on submission.
     arrived: float
     deadline: float

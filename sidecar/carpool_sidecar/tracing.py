@@ -23,7 +23,7 @@ from opentelemetry.sdk import trace as sdk
 from opentelemetry.sdk.trace import export
 
 import carpool_sidecar
-from carpool.runtime import driver, spans
+from carpool.runtime import spans
 from carpool.scheduling import messages
 from carpool_sidecar import errors, metrics
 from carpool_sidecar.batching import calls, executor
@@ -154,11 +154,11 @@ class Observer(executor.Observer):
         super().failed(batch, error)
         self._spans.failed(batch, error)
 
-    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None:
+    def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None:
         super().turned_away(call, error)
         self._spans.turned_away(call, error)
 
-    def left(self, call: driver.Call) -> None:
+    def left(self, call: messages.Request) -> None:
         super().left(call)
         self._spans.left(call)
 

@@ -21,7 +21,6 @@ import pytest
 import carpool
 from carpool import errors, measures
 from carpool.functions import stats
-from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, messages, scheduler, window
 
 
@@ -177,7 +176,7 @@ def test_a_batch_that_nobody_waits_for_has_not_failed() -> None:
 
 def test_cancelled_calls_bugs_and_what_was_not_computed_arecounted(caplog: pytest.LogCaptureFixture) -> None:
     recorder = stats.Recorder()
-    recorder.left(driver.Call("key", 1))
+    recorder.left(messages.Request("key", 1))
     with caplog.at_level(logging.CRITICAL, "carpool.runtime"):
         recorder.bug("it failed", ValueError())
     recorder.cache_hits += 5

@@ -304,7 +304,7 @@ async def measured(work: Work, sizes: list[int], pause: float) -> scheduler.Sche
     driven = driver.Driver(core, work, clock=loop.time, cpu_clock=work.clock)
     for size in sizes:
         for _ in range(size):
-            call = driver.Call("key", 1)
+            call = messages.Request("key", 1)
             call.replier = work
             driven.submit(call)
         await asyncio.sleep(pause)

@@ -69,7 +69,7 @@ class Batched:
 
     def __call__(self, *rows: Any) -> asyncio.Future[list[Any]]:
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        call = driver.Call("function", len(rows), payload=rows, tag=future)
+        call = messages.Request("function", len(rows), payload=rows, tag=future)
         call.replier = self._replier
         self.driver.submit(call)
         return future

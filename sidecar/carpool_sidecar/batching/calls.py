@@ -157,7 +157,7 @@ class Head(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Call(driver.Call):
+class Call(messages.Request):
     """A predict request on its way: the core's request, whose tag is a `Head` and whose payload an `interface.Payload`.
 
     One object for both, because there is one for each request. `response_format` is the payload's, which is gone when

@@ -239,12 +239,12 @@ class Observer(driver.Observer):
         target = lesson.batch.parts[0].request.tag.target.partition("?")[0]
         self._complaints.warning(lesson.lesson, _LESSONS[lesson.lesson], target=target, **told)
 
-    def left(self, call: driver.Call) -> None:
+    def left(self, call: messages.Request) -> None:
         self._metrics.abandoned.inc()
         if self._ring is not None and not call.was_sent:
             self._ring.turned_away(call)
 
-    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None:
+    def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None:
         """Keep what came and is refused."""
         if self._ring is not None:
             self._ring.refused(call, error)
