@@ -86,7 +86,7 @@ DICTS = {
     "carpool.scheduling.predictor_model.PredictorModel._overdue": "batches that are out",
     "carpool.scheduling.queues.Queue.fifos": "priorities that wait",
     "carpool.scheduling.scheduler.Scheduler.in_flight": "batches that are out",
-    "carpool.scheduling.suspicion.Suspicion._on_trial": "requests that are here",
+    "carpool.scheduling.suspicion.Suspicion._awaited": "requests that are here",
     "carpool.scheduling.suspicion.Suspicion._records": "4,096 hashes",
     "carpool.scheduling.suspicion.Suspicion._trusted": "4,096 hashes",
     "carpool_sidecar.batching.model_registry.ModelRegistry._asking": "questions that are out",

@@ -1,4 +1,4 @@
-"""What happens to batches that failed: what goes again and how, whose fault it was, and who travels alone from then on.
+"""What happens to batches that failed: what goes again and how, who failed, and who travels alone from then on.
 
 A predictor that rejects a batch does not say whose instance it disliked. Sending the halves again, and the halves of
 those, finds the culprit in about 2·log2(n) calls and lets everybody else have their answers. The calls cost the
@@ -135,7 +135,7 @@ class Isolation:
     """
 
     # Mutable state: _retries, parts of failed batches that wait for a slot, with their budget; the quarantine, suspects
-    # that wait; _suspicion, verdicts on requests; how many lone requests failed doubtfully in a row; is_calm.
+    # that wait; _suspicion, what became of requests; how many lone requests failed doubtfully in a row; is_calm.
     def __init__(self, limits: Limits, traits: suspicion.Traits, learned: LearnedLimits) -> None:
         self.quarantine = suspicion.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait), learned)
         self.is_calm = True
@@ -210,7 +210,7 @@ class Isolation:
         refused = [part.request for part in parts]
         is_fault = self._may_be_one_members_fault(error, batch.reason)
         if len(batch.parts) == 1:
-            equals = self._convict(refused, error, now) if is_fault else ()
+            equals = self._record_failure(refused, error, now) if is_fault else ()
             return Verdict(error, refused, equals)
         if not is_fault:
             return Verdict(error.for_several(), refused, ())
@@ -232,29 +232,29 @@ class Isolation:
             search = search.parent
         return is_learned
 
-    def came_back(self, batch: Batch, lot: int, now: float) -> Sequence[Request]:
-        """A batch was answered: learn by its member number `lot`, modulo its length.
+    def came_back(self, batch: Batch, sample: int, now: float) -> Sequence[Request]:
+        """A batch was answered: learn by its member number `sample`, modulo its length.
 
         Returns who is not suspected any more.
         """
         self._doubtful_in_a_row = 0
         if self.is_calm or batch.reason in _WATCHED or self._suspicion.is_calm:
             return ()
-        request = batch.parts[lot % len(batch.parts)].request
-        if request.open and self._suspicion.answered(request, len(batch.parts)):
+        request = batch.parts[sample % len(batch.parts)].request
+        if request.open and self._suspicion.answered_together(request, len(batch.parts)):
             return self._release(None, now)
         return ()
 
     @property
-    def awaits_verdicts(self) -> bool:
+    def awaits_outcomes(self) -> bool:
         """Whether `answered` would learn from any answer."""
-        return self._suspicion.awaits_verdicts
+        return self._suspicion.awaits_outcomes
 
     def answered(self, requests: Iterable[Request], now: float) -> Sequence[Request]:
         """These were answered. Returns who is not suspected any more: they travel with the others again."""
         cleared: list[Request] = []
         for request in requests:
-            if self._suspicion.innocent(request, now) or request is self.quarantine.on_trial:
+            if self._suspicion.answered_alone(request, now) or request is self.quarantine.on_trial:
                 cleared += self._release(request, now)
         return cleared
 
@@ -278,7 +278,7 @@ class Isolation:
 
     def _next_retry(self, now: float, *, ignores_budget: bool) -> Retry | None:
         while self._retries and (found := self._retries.next(ignores_budget)) is not None:
-            parts = found.parts if len(found.parts) == 1 else self._sift(found.parts, now)
+            parts = found.parts if len(found.parts) == 1 else self._split_suspected(found.parts, now)
             if parts:
                 return self._cut(found._replace(parts=parts))
         return None
@@ -349,7 +349,7 @@ class Isolation:
         if not is_payable or self._retries.rows > _MOST_UNCLEARED * self._limits.max_batch_size:
             return False
         self._suspicion.watch([part.request for part in parts])
-        rest = self._sift(parts, now)
+        rest = self._split_suspected(parts, now)
         groups = [rest]
         if len(rest) == len(parts):
             is_tried = is_mixed and len(parts) > 2 and not self._learned.trusts(batch.key, now)
@@ -357,13 +357,13 @@ class Isolation:
         self._retries.add(groups, Reason.ISOLATE, search, is_free=False)
         return True
 
-    def _sift(self, parts: Sequence[Part], now: float) -> Sequence[Part]:
+    def _split_suspected(self, parts: Sequence[Part], now: float) -> Sequence[Part]:
         """Put those on trial who are suspected by now, and return the others."""
         rest: list[Part] = []
         for part in parts:
             request = part.request
             is_whole = part.stop - part.start == request.rows
-            if is_whole and self._suspicion.accuses(request, now):
+            if is_whole and self._suspicion.still_suspects(request, now):
                 request.rows_taken = 0
                 request.goes_again = True
                 self.add(request)
@@ -371,20 +371,20 @@ class Isolation:
                 rest.append(part)
         return rest
 
-    def _convict(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
-        """Learn from the failure of a request that travelled alone; returns those who share its verdict."""
+    def _record_failure(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
+        """Learn from the failure of a request that travelled alone; returns those who share its outcome."""
         for request in alone:
             equals = self.quarantine.equals(request)
             if error.is_doubtful:
-                self._doubtful_in_a_row += not self._suspicion.accuses(request, now)
+                self._doubtful_in_a_row += not self._suspicion.still_suspects(request, now)
                 if self._doubtful_in_a_row >= _MOST_DOUBTFUL:
                     return equals
-            self._suspicion.guilty(request, now)
+            self._suspicion.failed_alone(request, now)
             return equals
         return ()
 
     def _release(self, answered: Request | None, now: float) -> Sequence[Request]:
-        cleared = self.quarantine.release(answered, functools.partial(self._suspicion.accuses, now=now))
+        cleared = self.quarantine.release(answered, functools.partial(self._suspicion.still_suspects, now=now))
         for request in cleared:
             self._suspicion.forget(request)
         return cleared

@@ -84,9 +84,9 @@ class Request:
 
 
 class Suspects(NamedTuple):
-    """The place of requests that share a verdict: their batch key, and their content or a number of their own.
+    """The place of requests that share an outcome: their batch key, and their content or a number of their own.
 
-    `is_known` is whether their origin was found guilty before.
+    `is_known` is whether their origin failed before.
     """
 
     key: Hashable

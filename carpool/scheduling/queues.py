@@ -58,7 +58,7 @@ class PriorityFifo:
         """Those that wait, without those that do not any more."""
         return (request for request in self.requests if request.rows_taken < request.rows)
 
-    def shed(self) -> None:
+    def drop_finished(self) -> None:
         """Drop those in front that do not wait any more. To be called whenever some left."""
         requests = self.requests
         while requests and requests[0].rows_taken == requests[0].rows:
@@ -136,10 +136,10 @@ class Queue:
             return fifo.waiting() if self._stale else iter(fifo.requests)
         return (request for *_, request in heapq.merge(*map(self._ranked, self.fifos.values())))
 
-    def shed(self) -> None:
+    def drop_finished(self) -> None:
         """Let those go from the front that do not wait any more; the sums are the caller's business."""
         for tier, fifo in list(self.fifos.items()):
-            fifo.shed()
+            fifo.drop_finished()
             if not fifo.requests:
                 del self.fifos[tier]
 
@@ -147,7 +147,7 @@ class Queue:
         """Take an uncut request out that waits, to be put elsewhere; the sums are the caller's business."""
         fifo = next(fifo for fifo in self.fifos.values() if request in fifo.requests)
         fifo.requests.remove(request)
-        self.shed()
+        self.drop_finished()
 
     def discard(self, request: Request) -> None:
         """Let a request go that stands anywhere; the sums are the caller's business."""
@@ -156,7 +156,7 @@ class Queue:
 
     def left(self, anywhere: int) -> None:
         """Requests do not wait any more, so many of which stood anywhere; the sums are the caller's business."""
-        self.shed()
+        self.drop_finished()
         self._stale += anywhere
         if self._stale > _SLACK + sum(len(fifo.requests) for fifo in self.fifos.values()) // 2:
             self._clean()

@@ -246,7 +246,7 @@ class Scheduler:
             effects = [*effects, *self._give_up(batch, error)]
         answered = [answer.request for answer in answers]
         self._forget(answered)
-        if self.isolation.awaits_verdicts:
+        if self.isolation.awaits_outcomes:
             try:
                 self._readmit(self.isolation.answered(answered, now))
             except Exception as error:

@@ -3,13 +3,13 @@
 Finding one bad request in a batch costs a dozen calls to the predictor. A client that sends bad requests mostly sends
 more of them, so what a culprit had about it (its traits: content, connection, …) is remembered for a while, and
 requests that have the same travel alone. Equal content is enough for that at once. Any other trait has to be that of
-two culprits whose content differed, and to be guilty at a rate: one that good requests share as well, such as a
+two culprits whose content differed, and to fail at a rate: one that good requests share as well, such as a
 connection from an ingress, is cleared by their answers.
 
 In quarantine they travel alone, one after another, in a bounded share of calls. While regular requests come, suspects
 get at most ten calls a second and one more for every four regular batches, so that a client which sends nothing but
 bad requests slows itself down and hardly anybody else. Suspects of one batch key with equal content share one call's
-verdict.
+outcome.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ NO_TRAITS: Traits = {}
 Trait = tuple[str, int]
 """The name of a trait and the hash of its value. Equal hashes of different values do no harm: answers clear them."""
 
-# Travelling alone costs one call, a culprit in a batch of 32 about ten: alone is cheaper from one guilty in ten on. The
-# share asked for is higher, as those who travel alone also wait longer.
-_INNOCENT_FOR_ONE_GUILTY = 3
+# Travelling alone costs one call, a culprit in a batch of 32 about ten: alone is cheaper from one failure in ten on.
+# The share asked for is higher, as those who travel alone also wait longer.
+_ANSWERS_FOR_ONE_FAILURE = 3
 
-# Culprits of different content that make a trait speak against others. Two are enough, and the most that is counted, so
-# six good answers clear a trait: no more than the calls that suspects may save up.
-_ENOUGH_GUILTY = 2
+# Failures of different content that make others with a trait suspects. Two are enough, and the most that is counted, so
+# six answers clear a trait: no more than the calls that suspects may save up.
+_ENOUGH_FAILURES = 2
 
 # So many answers in favour of a trait are remembered at most.
-_MOST_INNOCENT = 1000
+_MOST_ANSWERS = 1000
 
 # After this many seconds without a rejection a trait is forgotten.
 _MEMORY_SECONDS = 60.0
@@ -54,22 +54,24 @@ def no_trait(request: Request) -> None:
 
 
 class _Record:
-    __slots__ = ("expires", "guilty", "innocent")
+    """What became of requests with a trait: how many `failed` alone, and how many were `answered`."""
+
+    __slots__ = ("answered", "expires", "failed")
 
     def __init__(self) -> None:
-        self.guilty = self.innocent = 0
+        self.failed = self.answered = 0
         self.expires = 0.0
 
     @property
-    def is_accusing(self) -> bool:
-        return self.guilty >= _ENOUGH_GUILTY and self.innocent < _INNOCENT_FOR_ONE_GUILTY * self.guilty
+    def makes_suspects(self) -> bool:
+        return self.failed >= _ENOUGH_FAILURES and self.answered < _ANSWERS_FOR_ONE_FAILURE * self.failed
 
 
 class Suspicion:
-    """Verdicts on requests, by their traits. Times are seconds."""
+    """What became of requests, by their traits, and so who is suspected. Times are seconds."""
 
-    # Mutable state: _records by trait, the one blamed last at the end; _accusing, those that speak against a request
-    # that has them; _on_trial: requests on which a verdict is due, with their traits; _trusted: origins of suspects
+    # Mutable state: _records by trait, the one that failed last at the end; _suspected, the traits that make requests
+    # suspects; _awaited: requests whose outcome is to be learned from, with their traits; _trusted: origins of suspects
     # that were answered, and until when that counts.
     def __init__(self, traits: Traits) -> None:
         self._kinds = traits
@@ -77,8 +79,8 @@ class Suspicion:
         self._content: str | None = names[0] if names else None
         self._origin: str | None = names[-1] if names else None
         self._records: OrderedDict[Trait, _Record] = OrderedDict()
-        self._accusing: set[Trait] = set()
-        self._on_trial: dict[Request, tuple[Trait, ...]] = {}
+        self._suspected: set[Trait] = set()
+        self._awaited: dict[Request, tuple[Trait, ...]] = {}
         self._trusted: OrderedDict[Trait, float] = OrderedDict()
 
     @property
@@ -87,116 +89,117 @@ class Suspicion:
         return not self._records
 
     @property
-    def awaits_verdicts(self) -> bool:
-        """Whether `innocent` would learn from any answer."""
-        return bool(self._on_trial)
+    def awaits_outcomes(self) -> bool:
+        """Whether `answered_alone` would learn from any answer."""
+        return bool(self._awaited)
+
+    # --- questions ---------------------------------------------------------------------------------------------
 
     def suspects(self, request: Request, now: float) -> bool:
-        """Whether a request resembles rejected ones; if so, a verdict on it is due."""
-        self._forget_old(now)
-        if not self._accusing:
+        """Whether a request resembles rejected ones; if so, its outcome is awaited."""
+        while self._records and self._records[next(iter(self._records))].expires <= now:
+            self._drop(next(iter(self._records)))
+        if not self._suspected:
             return False
         traits = self._traits(request)
-        if not self._accuse(traits, now):
-            return False
-        self._on_trial[request] = traits
-        return True
+        if self._is_suspicious(traits, now):
+            self._awaited[request] = traits
+            return True
+        return False
+
+    def still_suspects(self, request: Request, now: float) -> bool:
+        """Whether a request whose outcome is awaited is suspected."""
+        return self._is_suspicious(self._awaited.get(request, ()), now)
 
     def knows(self, request: Request) -> bool:
-        """Whether the origin of a request on trial was found guilty."""
-        return any(trait[0] == self._origin and trait in self._records for trait in self._on_trial.get(request, ()))
+        """Whether requests of this one's origin failed alone, where its outcome is awaited."""
+        return any(trait[0] == self._origin and trait in self._records for trait in self._awaited.get(request, ()))
+
+    # --- what became of requests -------------------------------------------------------------------------------
 
     def watch(self, requests: Iterable[Request]) -> None:
-        """A batch of these was rejected: verdicts on them are due."""
+        """A batch of these was rejected: their outcomes are awaited."""
         for request in requests:
-            if request not in self._on_trial:
-                self._on_trial[request] = self._traits(request)
+            if request not in self._awaited:
+                self._awaited[request] = self._traits(request)
 
-    def guilty(self, request: Request, now: float) -> None:
+    def forget(self, request: Request) -> None:
+        """There will be no outcome to learn from."""
+        self._awaited.pop(request, None)
+
+    def failed_alone(self, request: Request, now: float) -> None:
         """It was rejected when it travelled alone; its payload is still there.
 
-        If it has traits that already accused, and never a good request, only those and its origin are blamed.
+        If it has traits that were suspected already, and never of an answered request, only those and its origin count.
         """
-        traits = self._on_trial.pop(request, None) or self._traits(request)
-        explaining = [trait for trait in traits if trait in self._accusing and not self._records[trait].innocent]
+        traits = self._awaited.pop(request, None) or self._traits(request)
+        enough = [trait for trait in traits if trait in self._suspected and not self._records[trait].answered]
         for trait in traits:
-            if trait[0] == self._origin:
+            is_origin = trait[0] == self._origin
+            if is_origin:
                 self._trusted.pop(trait, None)
-            if not explaining or trait in explaining or trait[0] == self._origin:
-                self._blame(trait, _ENOUGH_GUILTY if trait[0] == self._content else 1, now)
+            if not enough or trait in enough or is_origin:
+                self._count_failure(trait, _ENOUGH_FAILURES if trait[0] == self._content else 1, now)
         while len(self._records) > _MOST_RECORDS:
             self._drop(next(iter(self._records)))
 
-    def _blame(self, trait: Trait, times: int, now: float) -> None:
-        record = self._records.setdefault(trait, _Record())
-        self._records.move_to_end(trait)
-        record.expires = now + _MEMORY_SECONDS
-        record.guilty += times
-        if record.guilty > _ENOUGH_GUILTY:
-            record.innocent = record.innocent * _ENOUGH_GUILTY // record.guilty
-            record.guilty = _ENOUGH_GUILTY
-        if record.is_accusing:
-            self._accusing.add(trait)
-
-    def innocent(self, request: Request, now: float) -> bool:
+    def answered_alone(self, request: Request, now: float) -> bool:
         """It was answered. Returns whether somebody who was suspected until now may not be any more."""
-        traits = self._on_trial.pop(request, ())
+        traits = self._awaited.pop(request, ())
         for trait in traits:
             if trait[0] == self._origin and trait not in self._records:
                 self._trusted[trait] = now + _MEMORY_SECONDS
                 if len(self._trusted) > _MOST_RECORDS:
                     self._trusted.popitem(last=False)
-        return self._absolve(traits, 1)
+        return self._count_answers(traits, 1)
 
-    def answered(self, request: Request, times: int) -> bool:
-        """One of so many that were answered together, of which no verdict was due; its payload is still there.
+    def answered_together(self, request: Request, times: int) -> bool:
+        """One of so many that were answered together, whose outcomes were not awaited; its payload is still there.
 
-        Returns as `innocent` does. It stands for all of them, as looking at each would take longer than that is worth.
+        Returns as `answered_alone` does. It stands for all, as looking at each would take longer than that is worth.
         """
-        return self._absolve(self._traits(request), times)
+        return self._count_answers(self._traits(request), times)
 
-    def _absolve(self, traits: tuple[Trait, ...], times: int) -> bool:
-        was_accused = not self._accusing.isdisjoint(traits)
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def _count_failure(self, trait: Trait, times: int, now: float) -> None:
+        record = self._records.setdefault(trait, _Record())
+        self._records.move_to_end(trait)
+        record.expires = now + _MEMORY_SECONDS
+        record.failed += times
+        if record.failed > _ENOUGH_FAILURES:
+            record.answered = record.answered * _ENOUGH_FAILURES // record.failed
+            record.failed = _ENOUGH_FAILURES
+        if record.makes_suspects:
+            self._suspected.add(trait)
+
+    def _count_answers(self, traits: tuple[Trait, ...], times: int) -> bool:
+        was_suspected = not self._suspected.isdisjoint(traits)
         for trait in traits:
             record = self._records.get(trait)
             if record is None:
                 continue
-            record.innocent = min(_MOST_INNOCENT, record.innocent + times)
+            record.answered = min(_MOST_ANSWERS, record.answered + times)
             if trait[0] == self._content:
                 self._drop(trait)  # the same was answered: whatever was wrong with it is over
-            elif not record.is_accusing:
-                self._accusing.discard(trait)
-        return was_accused
+            elif not record.makes_suspects:
+                self._suspected.discard(trait)
+        return was_suspected
 
-    def forget(self, request: Request) -> None:
-        """There will be no verdict on it."""
-        self._on_trial.pop(request, None)
-
-    def accuses(self, request: Request, now: float) -> bool:
-        """Whether a request on trial is still suspected."""
-        return self._accuse(self._on_trial.get(request, ()), now)
-
-    def _accuse(self, traits: tuple[Trait, ...], now: float) -> bool:
-        """Whether something speaks against traits, other than what their origin has shown not to mean anything."""
-        accusing = [trait for trait in traits if trait in self._accusing]
-        if not accusing or accusing[0][0] == self._content:
-            return bool(accusing)
+    def _is_suspicious(self, traits: tuple[Trait, ...], now: float) -> bool:
+        """Whether a trait is suspected, other than what its origin has shown not to mean anything."""
+        suspected = [trait for trait in traits if trait in self._suspected]
+        if not suspected or suspected[0][0] == self._content:
+            return bool(suspected)
         return not any(self._trusted.get(trait, 0.0) > now for trait in traits)
 
     def _traits(self, request: Request) -> tuple[Trait, ...]:
         found = [(name, measure(request)) for name, measure in self._kinds.items()]
         return tuple((name, hash(value)) for name, value in found if value is not None)
 
-    def _forget_old(self, now: float) -> None:
-        while self._records:
-            trait = next(iter(self._records))
-            if self._records[trait].expires > now:
-                return
-            self._drop(trait)
-
     def _drop(self, trait: Trait) -> None:
         del self._records[trait]
-        self._accusing.discard(trait)
+        self._suspected.discard(trait)
 
 
 # --- quarantine -------------------------------------------------------------------------------------------------
@@ -209,7 +212,7 @@ _MOST_SAVED = 6
 
 _QUIET_SECONDS = 1.0
 
-# So many whose origin is new go for each one whose origin was found guilty.
+# So many whose origin is new go for each one whose origin has failed before.
 _NEW_FIRST = 3
 
 # Suspects may take this part of the room for waiting instances, and for bytes: a flood must not keep others out.
@@ -222,13 +225,13 @@ Content = Callable[[Request], Hashable | None]
 class Quarantine:
     """Suspects, the oldest first; at most one of them is at the predictor at any time.
 
-    Those whose origin was never found guilty go before the others, three to one: a caller that only has something in
+    Those whose origin never failed go before the others, three to one: a caller that only has something in
     common with culprits must not wait behind all of theirs. Times are seconds on the scheduler's clock.
     """
 
-    # Mutable state: _new and _known, a queue for each verdict that is due, apart by whether the origin was found
-    # guilty; on_trial, the request whose verdict is being found out; when the next suspect may travel; when a regular
-    # batch last left; how many of the new went since one of the known.
+    # Mutable state: _new and _known, a queue for each outcome that is awaited, apart by whether the origin
+    # failed before; on_trial, the request whose outcome is being found out; when the next suspect may travel; when a
+    # regular batch last left; how many of the new went since one of the known.
     def __init__(self, limits: Limits, content: Content, learned: LearnedLimits | None = None) -> None:
         self._new = Backlog(limits, learned)
         self._known = Backlog(limits, learned)
@@ -312,7 +315,7 @@ class Quarantine:
             self.on_trial = None
 
     def equals(self, request: Request) -> Sequence[Request]:
-        """The other requests that wait for the verdict on this one."""
+        """The other requests that wait for the outcome of this one."""
         if not isinstance(request.place, Suspects):
             return ()
         return [
@@ -349,5 +352,5 @@ class Quarantine:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a verdict is being found out, and no more rows have to be sent for it."""
+        """Whether an outcome is being found out, and no more rows have to be sent for it."""
         return self.on_trial is not None and self.on_trial.open and not self.on_trial.rows_queued

@@ -199,7 +199,7 @@ async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any, lane
     assert await bench.metric('carpool_batches_total{reason="suspect"}') > 0
     assert core.idle
     assert core.isolation.quarantine.on_trial is None
-    assert not core.isolation._suspicion.awaits_verdicts
+    assert not core.isolation._suspicion.awaits_outcomes
     assert len(core.isolation._suspicion._records) < 100
 
 
@@ -229,4 +229,4 @@ async def test_v2_requests_that_are_retried_by_halves_leave_nothing(
         assert found == []
         assert await bench.metric('carpool_retries_total{reason="isolate"}') > 0
         assert bench.sidecar.core.idle
-        assert not bench.sidecar.core.isolation._suspicion.awaits_verdicts
+        assert not bench.sidecar.core.isolation._suspicion.awaits_outcomes

@@ -244,7 +244,7 @@ def test_a_suspect_that_leaves_or_waits_too_long_is_forgotten():
     driven.pass_time(5)
     assert isinstance(driven.refusals["bad@2"], errors.DeadlineExceeded)
     assert driven.core.isolation.quarantine.rows == 0
-    assert not driven.core.isolation._suspicion._on_trial
+    assert not driven.core.isolation._suspicion._awaited
     react(driven)
     assert driven.core.idle
 
@@ -302,7 +302,7 @@ def test_memory_of_culprits_is_bounded():
         react(driven)
     suspicion = driven.core.isolation._suspicion
     assert len(suspicion._records) <= 4096
-    assert len(suspicion._accusing) <= 4096
+    assert len(suspicion._suspected) <= 4096
 
 
 def test_a_caller_whose_lone_requests_failed_does_not_make_the_predictor_look_ill_to_others():
@@ -383,7 +383,7 @@ def test_nothing_of_requests_of_all_kinds_is_kept_after_they_were_answered_rejec
     assert core.idle
     assert (core.waiting_rows, core.isolation.quarantine.rows, core.ledger.held) == (0, 0, 0)
     assert core.isolation.quarantine.on_trial is None
-    assert not core.isolation._suspicion.awaits_verdicts
+    assert not core.isolation._suspicion.awaits_outcomes
     assert core.next_deadline() is None or core.next_deadline() == float("inf")
     assert not any(request.open for request in driven.requests.values())
     refused_at_once = {name for name in driven.refusals if isinstance(driven.refusals[name], errors.Overloaded)}
@@ -431,7 +431,7 @@ def test_in_any_history_everybody_is_told_and_no_suspect_holds_up_the_others(max
         assert driven.core.idle
         assert driven.answers.keys() | driven.refusals.keys() == driven.requests.keys()
         assert driven.core.ledger.held == 0
-        assert not driven.core.isolation._suspicion.awaits_verdicts
+        assert not driven.core.isolation._suspicion.awaits_outcomes
 
 
 def test_who_only_looks_like_a_culprit_waits_behind_none_of_its_known_requests():
