@@ -22,11 +22,12 @@ from carpool.scheduling.queues import Queue
 class Groups:
     """Picks who travels, and learns what a call costs beside what is computed in it."""
 
-    # State: seconds of a batch by rows times the longest; when the last one came back; how long the longest row of a
-    # batch mostly is.
+    # State: seconds of a batch by rows times the longest, and whether they ever told a call from padding; when the last
+    # one came back; how long the longest row of a batch mostly is.
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._seconds = LatencyModel()
+        self._is_known = False
         self._back_at = float("-inf")
         self._usual = 0.0
 
@@ -55,6 +56,7 @@ class Groups:
         """A batch was answered: it took the time since the one before, or since it left."""
         self._seconds.observe(batch.rows * _longest(batch), now - max(batch.dispatched, self._back_at))
         self._back_at = now
+        self._is_known = self._is_known or (self._seconds.is_trusted and self._seconds.is_varied)
 
     def _candidates(self, queue: Queue, first: Request, most: int) -> list[Request]:
         """The first ones, as long as they may overtake each other."""
@@ -115,9 +117,13 @@ class Groups:
 
     @property
     def _price(self) -> tuple[float, float]:
-        """Of a call, and of one unit of padding; while nothing is known a call costs far more."""
+        """Of a call, and of one unit of padding.
+
+        As long as all batches were too much alike to tell them apart, a call is taken to cost as much as a row of the
+        usual length: then they differ, and tell.
+        """
         model = self._seconds
-        return (model.fixed, model.slope) if model.is_trusted and model.is_varied else (1.0, 1e-9)
+        return (model.fixed, model.slope) if self._is_known else (max(1.0, self._usual), 1.0)
 
 
 def _by_length(request: Request) -> int:

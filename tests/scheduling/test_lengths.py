@@ -104,13 +104,27 @@ def test_a_lower_level_fills_no_gap_for_its_length(taught):
     assert taught.names(taught.sent[0]) == ["400-a"]
 
 
-def test_while_nothing_is_known_batches_are_as_full_as_ever():
+def test_while_nothing_is_known_a_call_is_taken_to_cost_as_much_as_a_row_of_the_usual_length():
     driven = made()
     driven.submit("100-busy", key="other")
-    for name in ["200-a", "10-b", "200-c", "10-d", "200-e", "10-f"]:
+    for name in ["200-a", "10-b", "150-c", "10-d", "140-e", "10-f"]:
         driven.submit(name)
     driven.pass_call()
-    assert driven.sizes == [1, 4]
+    assert driven.names(driven.sent[1]) == ["140-e", "150-c", "200-a"]
+
+
+def test_batches_that_were_all_alike_do_not_keep_rows_of_like_length_apart_for_ever():
+    driven = made()
+    for number in range(200):
+        for length in (250, 3, 250, 3):
+            driven.submit(f"{length}-{number}{len(driven.requests)}")
+        while driven.out and driven.core.backlog.rows >= 8:
+            driven.pass_call()
+    driven.sent.clear()
+    while driven.out:
+        driven.pass_call()
+    mixed = [batch for batch in driven.sent if len({name[:2] for name in driven.members(batch)}) > 1]
+    assert len(mixed) <= 2
 
 
 def test_requests_of_several_rows_count_by_their_longest_and_stay_whole(taught):
