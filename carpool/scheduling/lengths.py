@@ -10,6 +10,7 @@ the one that has waited longest: nobody waits for ever.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 from carpool.scheduling import tuning
@@ -64,7 +65,9 @@ class Groups:
         found: list[Request] = []
         rows = 0
         for request in queue:
-            if rows > tuning.LOOK_AHEAD * most or request.priority != first.priority:
+            if rows > tuning.LOOK_AHEAD * most or len(found) >= tuning.MOST_LOOKED_AT:
+                break
+            if request.priority != first.priority:
                 break
             if request.rows_taken or request.rows > most:
                 break
@@ -77,24 +80,24 @@ class Groups:
         """Of all stretches with the request at this place: where one begins and ends that costs least for each row.
 
         A row costs its share of the call and its padding; what is computed for it otherwise is the same in any batch.
+        Of ends and beginnings that are far away only some are tried: those between cost nearly the same.
         """
         call, padding = self._price
+        rows, own = [0], [0]  # of all before a place
+        for request in waiting:
+            rows.append(rows[-1] + request.rows)
+            own.append(own[-1] + request.rows * request.length)
+        last = bisect.bisect_right(rows, rows[place] + most) - 1
+        first = bisect.bisect_left(rows, rows[place + 1] - most)
+        starts = _near(place, first)
         best, found = float("inf"), (place, place + 1)
-        above = 0
-        for stop in range(place + 1, len(waiting) + 1):
+        for stop in _near(place + 1, last):
             longest = waiting[stop - 1].length
-            above += waiting[stop - 1].rows
-            if above > most:
-                break
-            rows, own, start = 0, 0, stop
-            while start and rows + waiting[start - 1].rows <= most:
-                start -= 1
-                request = waiting[start]
-                rows += request.rows
-                own += request.rows * request.length
-                if start > place:
-                    continue
-                cost = (call + padding * (rows * longest - own)) / rows
+            for start in starts:
+                count = rows[stop] - rows[start]
+                if count > most:
+                    break
+                cost = (call + padding * (count * longest - (own[stop] - own[start]))) / count
                 if cost <= best:
                     best, found = cost, (start, stop)
         return found
@@ -128,6 +131,18 @@ class Groups:
 
 def _by_length(request: Request) -> int:
     return request.length
+
+
+def _near(place: int, last: int) -> list[int]:
+    """Places from one to another, both of them: each of the nearest, and fewer and fewer with the distance."""
+    step, found = 1 if last > place else -1, [place]
+    distance, most = 1, abs(last - place)
+    while distance < most:
+        found.append(place + step * distance)
+        distance += max(1, distance // tuning.TRIED_NEARBY)
+    if most:
+        found.append(last)
+    return found
 
 
 def _longest(batch: Batch) -> int:

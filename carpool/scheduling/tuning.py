@@ -139,6 +139,12 @@ RATE_SECONDS = 10.0
 # Rows of like length are looked for among so many batches of those that wait.
 LOOK_AHEAD = 4
 
+# All of it is done before a batch leaves, and nothing else meanwhile. So however large a batch may be, so many requests
+# are looked at. Of the places where a batch may end all up to this distance are tried, and those beyond it in steps of
+# that part of the distance.
+MOST_LOOKED_AT = 1024
+TRIED_NEARBY = 8
+
 # Requests of a high level wait for what is at the predictor. While both come, batches of lower ones leave just in time,
 # and are so small that they take this many times as long as one instance alone: a high one that finds such a batch
 # before it, and shares the next, is then answered about as soon as if it had come just behind a lone one.

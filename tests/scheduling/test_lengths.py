@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
@@ -155,3 +156,29 @@ def test_who_leaves_from_the_middle_is_not_missed(taught):
         taught.pass_call()
     assert [taught.names(batch) for batch in taught.sent] == [["200-a"], ["10-d"]]
     assert not taught.core.backlog.rows
+
+
+def test_a_choice_among_many_lengths_costs_hardly_more_than_the_best():
+    random_lengths = random.Random(3)
+    most = 400
+    driven = Padding(
+        Window, max_batch_size=most, max_latency=0.0, max_in_flight=1, row_lengths=row_lengths, priority_ageing=1.0
+    )
+    teach(driven)
+    lengths = [random_lengths.randint(3, 500) for _ in range(900)]
+    for number, length in enumerate(lengths):
+        driven.submit(f"{length}-{number}")
+    driven.pass_call()
+    in_order, first = sorted(lengths), lengths[0]
+
+    def a_row(stretch: list[int]) -> float:
+        return (CALL + TOKEN * sum(stretch[-1] - length for length in stretch)) / len(stretch)
+
+    stretches = (
+        in_order[start:stop]
+        for stop in range(1, len(lengths) + 1)
+        for start in range(max(0, stop - most), stop)
+        if in_order[start] <= first <= in_order[stop - 1]
+    )
+    chosen = sorted(row_lengths(driven.rows_of(driven.sent[0]), 0, driven.sent[0].rows))
+    assert a_row(chosen) <= 1.05 * min(map(a_row, stretches))
