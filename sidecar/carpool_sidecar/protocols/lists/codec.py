@@ -241,16 +241,15 @@ class Codec:
         for number, template in enumerate(self._templates):
             if len(body) <= template.size or not (body.startswith(template.before) and body.endswith(template.after)):
                 continue
-            form, columns = answers.ResponseFormat.LIST, None
             try:
                 if len(template.along) > 1:
-                    columns = self._columns(template, body, max_rows)
+                    form, columns = answers.ResponseFormat.LIST, self._columns(template, body, max_rows)
                 else:
                     value = body[len(template.before) : len(body) - len(template.after)]
                     column, form = self._column(template.rule, value, max_rows)
                     # An object may hold what the rules ask for, and this has only looked at the text around it.
-                    if column.is_list or (template.takes_single and column.kind != "object"):
-                        columns = (column,)
+                    is_one = column.is_list or (template.takes_single and column.kind != "object")
+                    columns = (column,) if is_one else None
             except (msgspec.DecodeError, errors.Unbatchable):
                 continue  # something else begins and ends so, it is malformed, or another alternative has rows
             if columns is None:

@@ -204,7 +204,7 @@ class BodySplitter(Generic[T]):
             ):
                 self._remember(kept)
                 return kept, data, [kept.numbers]
-            counts = list(map(json_lists.checked_count, data))
+            counts = [json_lists.checked_count(text) for text in data]
             if -1 not in counts:
                 return kept, data, counts
         return None
