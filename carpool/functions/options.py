@@ -17,6 +17,7 @@ from carpool.scheduling import limits as core_limits
 
 _MOST_ITEMS = 1_000_000
 _MOST_IN_FLIGHT = 1024
+_LONGEST = 2**40  # longer than any text, and as often as there are rows it is still a float
 _LOWEST, _HIGHEST = -1, 1
 # Under overload the queue stands right at the objective that is aimed at; without a margin a hiccup of a few
 # milliseconds makes answers late that were computed all the same.
@@ -281,10 +282,10 @@ def costed(cost: Callable[[Any], float], payload: Sequence[Any], rows: int) -> C
 def lengthy(length: Callable[[Any], int], payload: Sequence[Any], rows: int) -> Costed:
     """Items with how long they are; all rows of a merged item are as long as it is.
 
-    Raises what `length` raises, and TypeError or ValueError if that is no whole number of at least 0.
+    Raises what `length` raises, and TypeError or ValueError if that is no whole number from 0 to 2**40.
     """
     made = payload if isinstance(payload, Costed) else Costed(payload)
-    lengths = [whole("what length returns", length(item), 0) for item in payload]
+    lengths = [whole("what length returns", length(item), 0, _LONGEST) for item in payload]
     made.lengths = lengths if rows == len(payload) else lengths * rows
     return made
 

@@ -39,7 +39,9 @@ async def test_map_keeps_the_order_of_its_items():
     assert await same.map(words) == words
 
 
-@pytest.mark.parametrize(("returned", "error"), [(-1, ValueError), (0.5, TypeError), (None, TypeError)])
+@pytest.mark.parametrize(
+    ("returned", "error"), [(-1, ValueError), (2**40 + 1, ValueError), (0.5, TypeError), (None, TypeError)]
+)
 async def test_a_call_raises_at_once_what_is_wrong_with_its_length(returned, error):
     @carpool.batched(length=lambda item: returned)
     async def same(items):
