@@ -281,9 +281,6 @@ class Future(concurrent.futures.Future[R]):
         is_green = type(waiter) is not _Lock  # of gevent or eventlet: whoever has the result may not be able to wake it
         most = _FIRST_LOOK if is_green else threading.TIMEOUT_MAX
         try:
-            if end == look == math.inf and not is_green:  # a timed wait costs a twentieth of a call more
-                waiter.acquire()
-                return
             while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, most))):
                 if self._status is not PENDING:
                     break
