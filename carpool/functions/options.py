@@ -109,6 +109,8 @@ class Options:
         if isinstance(self.each, str) or not all(isinstance(name, str) for name in self.each):
             raise TypeError(f"each must be a list of names of arguments, not {self.each!r}")
         object.__setattr__(self, "each", tuple(self.each))
+        if len(set(self.each)) < len(self.each):
+            raise ValueError(f"each must name each argument once, not {self.each!r}")
         if self.each and self.pad_with is not None:
             given = self.pad_with
             if not isinstance(given, tuple) or len(given) != 1 + len(self.each):

@@ -353,9 +353,13 @@ class Batched(View, Generic[P, T, R]):
     def prime(self, item: T, result: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Have the cache keep a result for a call with this item; what its `set` returns, to be awaited if it is async.
 
-        Raises TypeError if there is no cache.
+        Raises TypeError if there is no cache, or if nothing can be kept for this item.
         """
         cache, under = self._in_cache("prime", item, args, kwargs)
+        if under is None:
+            raise TypeError(
+                f"{self._function.name} cannot keep a result for {item!r}, which has no key that is hashable"
+            )
         return kept.put(cache, under, result)
 
     def forget(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -401,7 +405,9 @@ class Batched(View, Generic[P, T, R]):
             by.recorder.cache_hits += 1
             future.set_result(found)
             return future
-        if chosen.shares_in_flight and (same := self._cache_key(chosen, item, args, kwargs)) is not None:
+        # A call that is made in a batch may be what the other one waits for; as one of its own it ends with an error.
+        shares = chosen.shares_in_flight and current.running() is None
+        if shares and (same := self._cache_key(chosen, item, args, kwargs)) is not None:
             return by.under_way.join(
                 (same, self._timeout, self._priority, current.retried.get()),
                 lambda leader: self._submit(by, leader, (item,), args, kwargs),

@@ -48,6 +48,7 @@ class AsyncCache:
         ("cache", NoCache(), "cache must have the methods get and set; NoCache does not"),
         ("key", 3, "key must be a function of an item, not 3"),
         ("each", "voice", "each must be a list of names of arguments, not 'voice'"),
+        ("each", ("voice", "voice"), "each must name each argument once, not ('voice', 'voice')"),
         ("cost", 3, "cost must be a function of an item, not 3"),
         ("length", 3, "length must be a function of an item, not 3"),
         ("cost", len, "cost and max_batch_cost go together"),

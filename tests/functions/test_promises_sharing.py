@@ -36,6 +36,18 @@ async def test_equal_calls_are_one_from_the_first_until_it_has_its_answer(way: W
 
 
 @every_way
+async def test_a_function_that_calls_itself_with_the_same_item_waits_for_no_call_that_waits_for_it(way: Way) -> None:
+    def body(items: list[int]) -> list[int]:
+        return [function(item).result(timeout=PATIENCE) for item in items]
+
+    async def async_body(items: list[int]) -> list[int]:
+        return [await function(item) for item in items]
+
+    function = carpool.batched(body if way.kind == "def" else async_body, dedupe="in_flight", max_in_flight=2)
+    assert isinstance(await way.outcome(await way.run(lambda: function(1))), RuntimeError)
+
+
+@every_way
 async def test_who_shares_a_failure_has_an_exception_of_its_own_with_the_same_cause(way: Way) -> None:
     def fail(items: list[int]) -> list[int]:
         raise ValueError("no")
@@ -147,6 +159,8 @@ async def test_what_is_primed_is_not_computed_and_what_is_forgotten_is(way: Way)
     assert await way.outcome(await way.run(lambda: function(1, by=3))) == 3
     with pytest.raises(TypeError, match="has no cache to prime"):
         way.batched(body).prime(1, 2)
+    with pytest.raises(TypeError, match=r"cannot keep a result for \[1\]"):
+        function.prime([1], 2, by=3)
 
 
 def test_a_cache_without_delete_cannot_forget() -> None:
