@@ -48,16 +48,17 @@ MODULES = {
         protocols.v2_http.json_bodies protocols.v2_http.json_lists
         protocols.v2_http.templates protocols.v2_http.cuts
         recording.ring
-        server.fast.connection server.fast.heads server.fast.questions server.fast.requests
+        server.http1.connection server.http1.exchange server.http1.heads server.http1.messages server.http1.relay
+        server.http1.requests
         server.grpc.arrivals server.grpc.heads server.grpc.service
         server.headers
         server.http2.connection server.http2.frames server.http2.headers server.http2.limits server.http2.send_queue
         server.http2.server server.http2.server_stream
         server.local_answers server.predict server.responses
-        upstream.connection upstream.predictor
+        upstream.connection upstream.predictor upstream.streaming
     """,
 }
-NATIVE = {"carpool": "", "carpool_sidecar": "protocols.form_scan protocols.number_lists server.fast.head_lines"}
+NATIVE = {"carpool": "", "carpool_sidecar": "protocols.form_scan protocols.number_lists server.http1.head_lines"}
 """Those that are written in C beside their Python, which knows no such thing."""
 # mypyc's own slicing of bytes (2.4) raises SystemError where the start lies behind the stop; Python's does not, and
 # takes four times as long. A tagged integer is short where its lowest bit is not set.

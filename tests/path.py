@@ -1,6 +1,6 @@
 """The functions that one small v1 request crosses, in their order. `python -m tests.path` lists them.
 
-A real sidecar on loopback, on the fast lane and warm, answers two clients whose requests make one batch. What is
+A real sidecar on loopback, warm, answers two clients whose requests make one batch. What is
 recorded is all that runs in Carpool's own packages from the moment the first request's bytes come to the moment both
 clients have their answers. The scheduler counts by the functions that others call; what it calls itself is counted
 apart. The table is of a window, in which both always share a batch; with the adaptive policy, which is the default, the

@@ -12,8 +12,7 @@ from hpack import huffman, huffman_constants
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.scheduling import ledger
-from carpool_sidecar import caches, drain, metrics
+from carpool_sidecar import caches, metrics
 from carpool_sidecar.batching import model_registry
 from carpool_sidecar.protocols import interface, models, steps
 from carpool_sidecar.protocols.lists import answers
@@ -23,11 +22,11 @@ from carpool_sidecar.protocols.v2_grpc import outlines
 from carpool_sidecar.protocols.v2_http import codec as v2_codec
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.fast import heads as heads_
-from carpool_sidecar.server.fast import questions
 from carpool_sidecar.server.grpc import heads as grpc_heads
+from carpool_sidecar.server.http1 import handler
+from carpool_sidecar.server.http1 import heads as heads_
 from carpool_sidecar.server.http2 import headers as http2
-from carpool_sidecar.upstream import connection, predictor
+from carpool_sidecar.upstream import predictor
 from tests import native
 from tests.growth import kept
 from tests.server.test_heads import RULES
@@ -110,7 +109,6 @@ DICTS = {
     "carpool_sidecar.protocols.v2_http.answers.Result._wants": "one answer",
     "carpool_sidecar.server.admin_clients.Clients._clients": "connections",
     "carpool_sidecar.server.admin_clients.DrainWaits._waits": "questions that are out",
-    "carpool_sidecar.server.general.server.Server._waiting": "connections",
     "carpool_sidecar.server.grpc.arrivals.MessageTimeouts._arriving": "messages that arrive",
     "carpool_sidecar.server.grpc.read_slots.ConnectionSlots._slots": "connections",
     "carpool_sidecar.server.grpc.read_slots.ReadSlots._holders": "calls that are out",
@@ -205,23 +203,6 @@ def test_no_text_of_callers_becomes_a_regular_expression() -> None:
 # --- what each is filled with -----------------------------------------------------------------------------------
 
 
-class Relay:
-    """Answers each question at once, with this head."""
-
-    def __init__(self) -> None:
-        self.head = b""
-        self.reader = connection.PassedAnswerReader(connection.KnownHeads(), 100_000)
-
-    def post(
-        self, target: str, headers: Any, body: Any, timeout: float, reply: connection.Reply, head: bytes = b""
-    ) -> Relay:
-        reply(self.reader.feed(memoryview(self.head)))  # type: ignore[arg-type]
-        return self
-
-    def cancel(self) -> None:
-        pass
-
-
 def grpc_request(text: bytes) -> bytes:
     request = grpc_messages.REQUEST.message(model_name="m")
     request.inputs.add(name="x", datatype="INT8", shape=[1, 1])
@@ -262,11 +243,6 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
 
     heads = grpc_heads.HeadReader(())
     decoder = http2.Decoder(1 << 30)
-    answers_known = connection.KnownHeads()
-
-    def answer_head(text: bytes) -> None:
-        head = b"HTTP/1.1 200 OK\r\nX: %b\r\nContent-Length: 0\r\n\r\n" % text
-        answers_known.learn(head, interface.UpstreamResponse(b"", {b"content-length": b"0"}))
 
     def call_head(text: bytes) -> None:
         fields = ((b"x", text),)
@@ -278,15 +254,9 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         decoder.request(b"".join(http2._field(*each) for each in fields))
 
     encoder = huffman.HuffmanEncoder(huffman_constants.REQUEST_CODES, huffman_constants.REQUEST_CODES_LENGTH)
-    sort = native.in_python("server.fast.head_lines").sorter({}, 1)  # that in C remembers nothing of callers
+    sort = native.in_python("server.http1.head_lines").sorter({}, 1)  # that in C remembers nothing of callers
     plans = heads_.Reader(RULES)
-    relay = Relay()
-    asking = questions.Questions(relay, drain.Lifecycle(ledger.Ledger()), metrics.Metrics())
-
-    def passed_answer(text: bytes) -> None:
-        relay.head = b"HTTP/1.1 200 OK\r\nDate: now\r\nX: %b\r\nContent-Length: 0\r\n\r\n" % text[:1900]
-        for _ in range(2):  # known, and written
-            asking.ask(b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n", ("10.0.0.1", 5), lambda *_: None)
+    answering = handler.Handler(RULES, None, None, None)  # type: ignore[arg-type] # it only reads
 
     def plan(text: bytes) -> None:
         head = b"POST /v1/models/m:predict?%b HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" % text
@@ -295,8 +265,7 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
     registry = model_registry.ModelRegistry(None, lambda model: None, True, lambda: 0.0)  # type: ignore[arg-type,return-value]
     return {
         "answer_heads": (responses._heads, lambda text: responses._heads[200, (("X", text.decode()),), False, 1]),
-        "forwarding": (questions._forwarding, lambda text: (questions._forwarding["h" + text.decode(), "10.0.0.1"],
-                                                            headers_._nodes[text.decode()])),
+        "forwarding": (headers_._nodes, lambda text: headers_._nodes[text.decode()]),
         "grpc_answer_heads": (grpc_heads._blocks, grpc_heads.answer_block),
         "grpc_heads": (heads, call_head),
         "header_plans": (plans._plans, plan),
@@ -305,9 +274,10 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         "http2_heads": (decoder, http2_head),
         "http2_names": (http2._is_short_allowed, lambda text: http2._is_allowed(b"x" + text[:100])),
         "http2_texts": (http2._short_decoded, lambda text: http2._short_decoded[encoder.encode(text[:100])]),
-        "known_answers": (answers_known, answer_head),
         "numbered_rows": (answers._heads, lambda text: answers._heads[text[:200], 2000]),
-        "passed_answers": (asking._written, passed_answer),
+        "read_heads": (
+            answering._heads, lambda text: answering.read_head(b"GET /%b HTTP/1.1\r\nHost: h\r\n\r\n" % text)
+        ),
         "request_heads": (predictor._heads, lambda text: predictor._heads["h", "/" + text.decode(), ()]),
         "unknown_models": (registry._unknown, lambda text: unknown_model(registry, text)),
         "v2_answers": (v2.answers, lambda text: steps.at_once(reader.read([(form, 0, 1)], v2_answer(text)))),

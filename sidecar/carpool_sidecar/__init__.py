@@ -35,26 +35,24 @@ histograms are kept as `carpool.measures` does.
 | `server.lingering.Lingering` | until when a client is read that was told the end | the loop; its timer |
 | `server.unread.Watch` | all connections of its ports | their listeners; its timer |
 | `server.unread.Progress` | since when a client has taken nothing, the most it took at once | `Watch` |
-| `server.data_port.FastLane` | its connections, here and on loan | the event loop; `close` |
+| `server.http1.server.Server` | its connections, what listens | the event loop; `close` |
 | `server.listening.Listener` | connections that are being made, how many had asked | the event loop; `close` |
-| `server.data_port.ConnectionLimit` | how many clients are connected | all three servers |
-| `server.fast.connection.Connection` | bytes not yet understood, requests without an answer | the transport; answers |
-| `server.fast.progress.PartialBody` | the parts of one body that came | its connection |
-| `server.fast.heads.HeadTemplate` | the latest head that came twice | heads that are compared with it |
-| `server.fast.heads.Reader` | what heads meant that came lately | each head that is new |
-| `server.fast.progress.PartialHead` | how much of a head was looked at | its connection |
-| `server.fast.progress.Watch` | the parser that looks for heads | each piece that comes |
-| `server.fast.progress._Marks` | what the parser met of heads and chunks | the parser |
-| `server.fast.heads._Collector` | fields of the head that is being read | the parser |
-| `server.fast.questions.Questions` | names of headers, heads of answers as they are written | questions; answers |
-| `server.fast.requests.FastRequests` | when an answer was last made, how many came | requests; answers |
-| `server.general.server.Server` | incomplete heads, what listens | its connections; `stop_listening` |
-| `server.general.server.Connection` | bytes of a head, bytes put off | the transport, its timer |
-| `server.general.request_handler._Complete` | the answer, until it is written | its own writing |
-| `server.general.one_by_one.OneByOne` | an error that is told after the requests before it | calls of its connection |
-| `server.general.passthrough._Upload` | why the caller's body broke off | its own reading |
-| `server.general.tunnel.Tunnels` | open tunnels, whether it is closed | the task of each tunnel; `close` |
-| `server.general.tunnel._End` | one side of a tunnel: whether it is finished or lost | the transport |
+| `server.connection_limit.ConnectionLimit` | how many clients are connected | all three servers |
+| `server.http1.connection.Connection` | bytes not yet understood, requests without an answer | the transport; answers |
+| `server.http1.progress.PartialBody` | the parts of one body that came | its connection |
+| `server.http1.heads.HeadTemplate` | the latest head that came twice | heads that are compared with it |
+| `server.http1.heads.Reader` | what heads meant that came lately | each head that is new |
+| `server.http1.messages._Counter` | how many fields the parser met | the parser |
+| `server.http1.heads._Collector` | fields of the head that is being read | the parser |
+| `server.http1.messages._Collector` | fields of the head that is being read | the parser |
+| `server.http1.messages.Body` | how much of a body is missing | its exchange |
+| `server.http1.messages.ChunkedBody` | where in a body in chunks it is | its exchange |
+| `server.http1.exchange.Exchange` | who answers a request, and how far that is | its connection; whoever answers |
+| `server.http1.handler.Handler` | what heads said that came lately | each head that is new |
+| `server.http1.handler.CollectedBody` | what came of a body and was not read | its exchange; its reader |
+| `server.http1.relay.Relays` | open tunnels, whether it is closed | relays; `close_tunnels` |
+| `server.http1.relay.Relay` | a request and its answer, as far as they are not passed on | both connections |
+| `server.http1.requests.FastRequests` | when an answer was last made, how many came | requests; answers |
 | `server.grpc.service.GrpcService` | trailers of the latest batch, what its call was tagged with | answers; calls |
 | `server.grpc.service.InferCall` | the message, the one thing that the call waits for | its stream; answers |
 | `server.grpc.heads.HeadReader` | heads by their fields | each call |
@@ -82,11 +80,13 @@ histograms are kept as `carpool.measures` does.
 | `server.http2.limits.Turns` | connections that wait for their turn | the event loop |
 | `upstream.predictor.HttpPredictor` | batches that are out | `post`; the predictor's answers; its timer |
 | `upstream.predictor.Post` | one batch: its reply, until that was called | `cancel`; the predictor's answer |
-| `upstream.predictor._Pool` | connections, and which are free | batches; its timer |
+| `upstream.connection.Pool` | connections, and which are free | requests; its timer |
+| `upstream.streaming.Streams` | connections that are being made | requests that are passed on |
+| `upstream.streaming.Opening` | its task, until nobody waits for it | `cancel` |
+| `upstream.streaming.Connection` | the answer that is arriving, for whom | the transport; its relay |
+| `upstream.connection.Pooled` | since when nobody uses it | `Pool` |
 | `upstream.connection.Connection` | the reply that is due, what is unsent | `send`, `abort`; the transport |
 | `upstream.connection.AnswerReader` | the answer that is arriving | each piece that comes |
-| `upstream.connection.KnownHeads` | heads of answers, and what was read of them | answers that came whole |
-| `upstream.connection.PassedAnswerReader` | its words, as they came | each piece that comes |
 | `upstream.grpc_predictor.GrpcPredictor` | batches that are out | `post`; the predictor's answers |
 | `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |
 | `upstream.model_questions.HttpQuestions` | its HTTP session | the first question |
@@ -106,10 +106,9 @@ histograms are kept as `carpool.measures` does.
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
 | `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
 | `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |
-| `protocols.v2_http.codec.Codec` | what is known of its model | `Model.learn` |
 | `protocols.v2_http.codec.Payload` | how its body is cut | the first cut |
 | `protocols.v2_http.json_bodies.BodySplitter` | the template that was last used | each body |
-| `protocols.v2_http.answers.Column` | the rows of an answer, converted | each caller's answer |
+| `protocols.v2_http.cuts.Column` | the rows of an answer, converted | each caller's answer |
 | `protocols.v2_http.answers.Result` | what stands around the data of answers | each caller's answer |
 """
 
@@ -124,4 +123,4 @@ compiled.choose(__path__, beside=carpool.__path__)
 
 def build() -> str:
     """Whether the hot path runs `compiled` or as `python`; `partly compiled` if that differs by distribution."""
-    return compiled.running("carpool.scheduling.scheduler", "carpool_sidecar.server.fast.connection")
+    return compiled.running("carpool.scheduling.scheduler", "carpool_sidecar.server.http1.connection")

@@ -390,11 +390,6 @@ class Settings(BaseSettings):
     head_timeout: float = settings.field(
         EXPERTS, "Seconds for the head of a request to arrive, once it began.", 30.0, ge=0.1, le=86_400
     )
-    fast_lane: Literal["on", "off"] = settings.field(
-        EXPERTS,
-        "on: plain predict requests take a shorter way than the general HTTP server; off: all requests take that one.",
-        "on",
-    )
 
     @pydantic.model_validator(mode="after")
     def _apply_probe(self) -> Settings:

@@ -46,18 +46,10 @@ Lane = Literal["batched", "passthrough"]
 """The way a request took."""
 
 Place = Literal[
-    "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "live", "passthrough", "readiness",
+    "batch", "drain", "first_contact", "http1", "http2", "live", "passthrough", "readiness",
     "rpc", "tracing", "turns", "upstream",
 ]  # fmt: skip
 """Where a bug was met."""
-
-HttpLane = Literal["fast_lane", "general_lane"]
-"""The server that has a connection."""
-
-Handover = Literal[
-    "method", "head", "chunked", "expect", "upgrade", "coding", "unfinished", "body", "limits", "refusing"
-]
-"""What was unusual about the request for which a connection was lent to the general server."""
 
 RPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -262,15 +254,6 @@ class Metrics:
             "event_loop_lag_seconds", "How much later than asked a timer of the event loop ran; 4 samples/s.", _STALLS
         )
         self.connections = gauge("connections", "Client connections open now, HTTP and gRPC.")
-        by_lane = self._gauge("lane_connections", "Of the HTTP ones, those that are open now, by lane.", "lane")
-        self.lane_connections = {lane: by_lane.labels(lane) for lane in get_args(HttpLane)}
-        self.handovers: Counter[Handover] = counter(
-            "handovers",
-            "Times that a connection was lent to the general lane for requests that the fast lane does not serve, by "
-            "reason.",
-            "reason",
-            shown_at_once=get_args(Handover),
-        )
         refused: Counter[()] = counter(
             "connections_refused", "Client connections closed at once because there were too many."
         )

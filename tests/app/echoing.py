@@ -25,13 +25,17 @@ EMBEDDER = "embedder"
 
 
 class _Answer(web.Response):
-    """One that keeps nothing once it is sent: aiohttp keeps the answer until the connection's next request."""
+    """One that keeps nothing once it is sent, or cannot be.
+
+    aiohttp keeps the answer until the connection's next request, and an exception keeps the frames it went through.
+    """
 
     def __init__(self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(body=body, status=status, headers=headers, content_type="application/json")
 
     async def write_eof(self, data: bytes = b"") -> None:
-        await super().write_eof(data)
+        with contextlib.suppress(ConnectionError):
+            await super().write_eof(data)
         self._body = None
 
 

@@ -99,5 +99,5 @@ def is_at_rest(bench: Bench) -> bool:
 
 
 def connections(bench: Bench) -> int:
-    """How many connections the fast lane has."""
-    return len(bench.sidecar._fast_lane._connections)
+    """How many clients the data port has."""
+    return len(bench.sidecar._http._connections)

@@ -1,4 +1,4 @@
-"""Callers of one batch get the members of its answer that --answer-members names, whichever lane they came on."""
+"""Callers of one batch get the members of its answer that --answer-members names, however they asked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.app import fake_predictor
 
-pytestmark = [pytest.mark.looptime, pytest.mark.parametrize("lane", ["on", "off"])]
+pytestmark = pytest.mark.looptime
 GIVEN = "model_name,call"
 
 
@@ -40,8 +40,8 @@ def told(answer: tuple[int, bytes, Any]) -> dict[str, Any]:
     return found
 
 
-async def test_every_caller_of_a_batch_gets_what_its_answer_says_of_all(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=3, max_latency=500, answer_members=GIVEN, fast_lane=lane)
+async def test_every_caller_of_a_batch_gets_what_its_answer_says_of_all(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=500, answer_members=GIVEN)
     bench.predictor.behave = Telling()
     for call in range(2):
         answers = await bench.post_all(*(f'{{"instances":[{number}]}}' for number in range(3)))
@@ -50,8 +50,8 @@ async def test_every_caller_of_a_batch_gets_what_its_answer_says_of_all(sidecar_
         ]
 
 
-async def test_callers_that_are_tried_apart_get_what_their_own_call_says(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=4, max_latency=500, answer_members=GIVEN, fast_lane=lane)
+async def test_callers_that_are_tried_apart_get_what_their_own_call_says(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, answer_members=GIVEN)
     telling = bench.predictor.behave = Telling()
     bodies = ['{"instances":[0]}', '{"instances":[666]}', '{"instances":[2]}', '{"instances":[3]}']
     answers = await bench.post_all(*bodies)
@@ -63,24 +63,24 @@ async def test_callers_that_are_tried_apart_get_what_their_own_call_says(sidecar
         assert found == {"model_name": "m", "call": found["call"], "predictions": [number]}
 
 
-async def test_a_request_that_was_split_gets_the_members_of_one_of_its_calls(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=500, answer_members=GIVEN, fast_lane=lane)
+async def test_a_request_that_was_split_gets_the_members_of_one_of_its_calls(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, answer_members=GIVEN)
     telling = bench.predictor.behave = Telling()
     found = told(await bench.post('{"instances":[0,1,2,3]}'))
     assert found == {"model_name": "m", "call": found["call"], "predictions": [0, 1, 2, 3]}
     assert found["call"] in telling.rows
 
 
-async def test_an_answer_in_kserves_words_has_them_too(sidecar_of, lane):
-    bench = await sidecar_of(max_latency=50, answer_members=GIVEN, kserve_errors=True, fast_lane=lane)
+async def test_an_answer_in_kserves_words_has_them_too(sidecar_of):
+    bench = await sidecar_of(max_latency=50, answer_members=GIVEN, kserve_errors=True)
     bench.predictor.behave = Telling()
     answer = await bench.post('{"instances":[0]}')
     assert told(answer) == {"model_name": "m", "call": 0, "predictions": [0]}
     assert answer[2]["Content-Type"].startswith("text/plain")
 
 
-async def test_v1_requests_at_the_path_of_a_list_have_them(sidecar_of, lane):
+async def test_v1_requests_at_the_path_of_a_list_have_them(sidecar_of):
     rule = 'mine:\n  path: "**/m:predict"\n  list: texts\n  answers: $\n'
-    bench = await sidecar_of(max_latency=50, answer_members=GIVEN, lists=rule, fast_lane=lane)
+    bench = await sidecar_of(max_latency=50, answer_members=GIVEN, lists=rule)
     bench.predictor.behave = Telling()
     assert told(await bench.post('{"instances":[0]}')) == {"model_name": "m", "call": 0, "predictions": [0]}

@@ -12,17 +12,15 @@ from aiohttp import web
 from tests.app.conftest import Bench
 from tests.app.fake_predictor import Seen
 
-LANES = pytest.mark.parametrize("lane", ["on", "off"])
 EMBED = "/v1/embeddings"
 V1 = "/v1/models/m:predict"
 TEXT = '{"input":"a","model":"m"}'
 
 
-@LANES
 @pytest.mark.looptime
 @pytest.mark.parametrize("size", [1, 700_000])
-async def test_v1_answers_with_nan_and_half_characters_are_shared_out(sidecar_of, lane, size):
-    bench = await sidecar_of(max_batch_size=3, max_latency=500, fast_lane=lane)
+async def test_v1_answers_with_nan_and_half_characters_are_shared_out(sidecar_of, size):
+    bench = await sidecar_of(max_batch_size=3, max_latency=500)
     filling = "x" * size
 
     def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
@@ -37,10 +35,9 @@ async def test_v1_answers_with_nan_and_half_characters_are_shared_out(sidecar_of
     assert json.loads(bench.predictor.seen[-1].body) == {"instances": ["a", "\ud83d", "c"]}
 
 
-@LANES
 @pytest.mark.looptime
-async def test_so_are_answers_over_lists(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists="ollama-embed", fast_lane=lane)
+async def test_so_are_answers_over_lists(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists="ollama-embed")
     answer = rb'{"m":"\ud83d","embeddings":[NaN, "\ud83d" ,["NaN",-Infinity]],"x":NaN}'
     bench.predictor.behave = lambda seen, request: web.Response(body=answer, content_type="application/json")
     answers = await bench.post_all(*[json.dumps({"input": [text]}) for text in "abc"], path="/api/embed")
@@ -50,10 +47,9 @@ async def test_so_are_answers_over_lists(sidecar_of, lane):
     assert len(bench.predictor.seen) == 1
 
 
-@LANES
 @pytest.mark.looptime
-async def test_half_characters_are_taken_from_a_large_request_as_well(sidecar_of, lane):
-    bench = await sidecar_of(max_latency=0, fast_lane=lane)
+async def test_half_characters_are_taken_from_a_large_request_as_well(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
     body = json.dumps({"instances": ["x" * 600_000, "\ud83d", "x" * 600_000]})
     start, rest = await _raw(bench, V1, body)
     assert start.startswith(b"HTTP/1.1 200 ")
@@ -61,11 +57,10 @@ async def test_half_characters_are_taken_from_a_large_request_as_well(sidecar_of
     assert json.loads(rest)["predictions"]
 
 
-@LANES
 @pytest.mark.looptime
 @pytest.mark.parametrize(("body", "words"), [(b"", "empty"), (b'\xef\xbb\xbf{"instances":[1]}', "byte order mark")])
-async def test_words_say_what_a_body_lacks(sidecar_of, lane, body, words):
-    bench = await sidecar_of(max_latency=0, fast_lane=lane)
+async def test_words_say_what_a_body_lacks(sidecar_of, body, words):
+    bench = await sidecar_of(max_latency=0)
     status, told, _ = await bench.post(body)
     assert status == 400
     assert words in json.loads(told)["error"]
@@ -75,11 +70,10 @@ async def test_words_say_what_a_body_lacks(sidecar_of, lane, body, words):
     assert words in json.loads(told)["error"]
 
 
-@LANES
 @pytest.mark.looptime
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206])
-async def test_a_lone_answer_over_lists_is_passed_on_with_status_and_all_headers(sidecar_of, lane, status):
-    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane)
+async def test_a_lone_answer_over_lists_is_passed_on_with_status_and_all_headers(sidecar_of, status):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings")
     body = b"" if status == 204 else b'{"data":[{"index":0,"embedding":[1]}]}'
     length = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
     fields = b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Model: caf\xe9\r\nSet-Cookie: c=3\r\nretry-after-ms: 7\r\n"
@@ -102,7 +96,7 @@ async def test_a_lone_answer_over_lists_is_passed_on_with_status_and_all_headers
 
 
 async def _raw(bench: Bench, path: str, body: str) -> tuple[bytes, bytes]:
-    """Head and body of the answer on a connection that stays open, as the fast lane wants it."""
+    """Head and body of the answer on a connection that stays open, as a plain request gets it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)
     head = f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     writer.write(f"{head}\r\n\r\n{body}".encode())
@@ -113,17 +107,15 @@ async def _raw(bench: Bench, path: str, body: str) -> tuple[bytes, bytes]:
     return start, rest
 
 
-@LANES
 @pytest.mark.looptime
-async def test_a_refusal_says_when_to_come_again_to_the_millisecond(sidecar_of, lane):
-    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane)
+async def test_a_refusal_says_when_to_come_again_to_the_millisecond(sidecar_of):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings")
     again = {"retry-after-ms": "250"}
     bench.predictor.behave = lambda seen, request: web.Response(status=429, body=b"{}", headers=again)
     status, _, headers = await bench.post(TEXT, path=EMBED)
     assert (status, headers["retry-after-ms"]) == (429, "250")
 
 
-@LANES
 @pytest.mark.looptime
 @pytest.mark.parametrize(
     ("path", "body"),
@@ -135,8 +127,8 @@ async def test_a_refusal_says_when_to_come_again_to_the_millisecond(sidecar_of, 
     ],
 )
 @pytest.mark.parametrize("status", [307, 301])
-async def test_a_redirect_that_was_made_of_host_names_the_callers(sidecar_of, lane, path, body, status):
-    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane)
+async def test_a_redirect_that_was_made_of_host_names_the_callers(sidecar_of, path, body, status):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings")
 
     def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET":
@@ -149,20 +141,18 @@ async def test_a_redirect_that_was_made_of_host_names_the_callers(sidecar_of, la
         assert headers["Location"] == f"http://{host}{path}/?a=b"
 
 
-@LANES
 @pytest.mark.looptime
 @pytest.mark.parametrize("where", ["/v1/x", "https://127.0.0.1/x", "http://127.0.0.1.example.com/x", "http://else/x"])
-async def test_any_other_redirect_is_told_as_it_is(sidecar_of, lane, where):
-    bench = await sidecar_of(max_latency=0, fast_lane=lane)
+async def test_any_other_redirect_is_told_as_it_is(sidecar_of, where):
+    bench = await sidecar_of(max_latency=0)
     bench.predictor.behave = lambda seen, request: web.Response(status=308, headers={"Location": where})
     _, _, headers = await bench.post('{"instances":[1]}', headers={"Host": "a"}, allow_redirects=False)
     assert headers["Location"] == where
 
 
-@LANES
 @pytest.mark.looptime
-async def test_callers_of_one_batch_are_each_redirected_to_the_host_they_asked_for(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=500, fast_lane=lane)
+async def test_callers_of_one_batch_are_each_redirected_to_the_host_they_asked_for(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500)
     bench.predictor.behave = lambda seen, request: web.Response(
         status=307, headers={"Location": f"http://{request.headers['Host']}/there"}
     )
@@ -173,10 +163,9 @@ async def test_callers_of_one_batch_are_each_redirected_to_the_host_they_asked_f
     assert [headers["Location"] for _, _, headers in answers] == ["http://one/there", "http://two:1/there"]
 
 
-@LANES
 @pytest.mark.looptime
-async def test_callers_share_a_call_only_if_they_accept_the_same_where_the_server_obeys_it(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists="hf-toolkit", fast_lane=lane)
+async def test_callers_share_a_call_only_if_they_accept_the_same_where_the_server_obeys_it(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists="hf-toolkit")
 
     def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
         given = json.loads(seen.body)["inputs"]

@@ -50,11 +50,10 @@ def ipv6() -> None:
         pytest.skip("this machine has no IPv6 loopback address")
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 async def test_the_data_port_and_the_admin_port_answer_callers_of_both_families(
-    sidecar_of: Callable[..., Awaitable[Any]], fast_lane: str
+    sidecar_of: Callable[..., Awaitable[Any]],
 ) -> None:
-    bench = await sidecar_of(host="::", admin_host="::", fast_lane=fast_lane, max_latency=1)
+    bench = await sidecar_of(host="::", admin_host="::", max_latency=1)
     for host in URLS:
         url = f"http://{host}:{bench.sidecar.settings.port}{PREDICT}"
         async with bench.client.post(url, data=b'{"instances": [1]}') as response:
@@ -73,13 +72,12 @@ async def test_callers_from_within_the_pod_may_change_settings_over_both_familie
             assert response.status == 200
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize("path", ["/v1/models/m", "/passed/through"])
 @pytest.mark.parametrize(("host", "told"), [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1")])
 async def test_the_predictor_is_told_a_callers_address_as_the_caller_knows_it(
-    sidecar_of: Callable[..., Awaitable[Any]], predictor: FakePredictor, fast_lane: str, path: str, host: str, told: str
+    sidecar_of: Callable[..., Awaitable[Any]], predictor: FakePredictor, path: str, host: str, told: str
 ) -> None:
-    bench = await sidecar_of(host="::", fast_lane=fast_lane)
+    bench = await sidecar_of(host="::")
     async with bench.client.get(f"http://{host}:{bench.sidecar.settings.port}{path}") as response:
         await response.read()
     assert predictor.seen[-1].headers["X-Forwarded-For"] == told

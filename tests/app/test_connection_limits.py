@@ -10,9 +10,8 @@ import resource
 import pytest
 from aiohttp import web
 
-from carpool_sidecar.server import data_port
-from carpool_sidecar.server.fast import progress
-from carpool_sidecar.server.general import server
+from carpool_sidecar.server import connection_limit
+from carpool_sidecar.server.http1 import exchange, messages
 from tests.app import plain_client
 
 pytestmark = pytest.mark.looptime
@@ -29,10 +28,9 @@ async def is_told_off(client: plain_client.Client) -> bool:
     return (status, headers["connection"]) == (408, "close")
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize("begun", [LONG_HEAD, b"GET /x HTTP/1.1\r\nHos", b"G", b"\r\n\r\nPOST"])
-async def test_a_head_that_stops_is_told_off_and_counted(sidecar_of, fast_lane, begun):
-    bench = await sidecar_of(head_timeout=3, fast_lane=fast_lane)
+async def test_a_head_that_stops_is_told_off_and_counted(sidecar_of, begun):
+    bench = await sidecar_of(head_timeout=3)
     client = await plain_client.connect(bench)
     await client.send(begun)
     assert await is_told_off(client)
@@ -119,7 +117,6 @@ async def test_pipelined_requests_that_wait_for_their_turn_count_as_held(bench_o
     await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize("before", [1, 3])
 @pytest.mark.parametrize(
     ("most", "lines", "refusal", "together"),
@@ -127,9 +124,9 @@ async def test_pipelined_requests_that_wait_for_their_turn_count_as_held(bench_o
     ids=["too large, in one piece", "too large", "no room"],
 )
 async def test_a_head_is_refused_when_all_requests_before_it_are_answered(
-    sidecar_of, fast_lane, before, most, lines, refusal, together
+    sidecar_of, before, most, lines, refusal, together
 ):
-    bench = await sidecar_of(fast_lane=fast_lane, max_queue_bytes=most, max_body_bytes=most)
+    bench = await sidecar_of(max_queue_bytes=most, max_body_bytes=most)
     bench.predictor.gate.clear()
     client = await plain_client.connect(bench)
     first = plain_client.request('{"instances":[1]}', "X-Any: 1") * before
@@ -144,7 +141,7 @@ async def test_a_head_is_refused_when_all_requests_before_it_are_answered(
     bench.predictor.gate.set()
     told = [(await client.answer())[0] for _ in range(before)]
     assert told[0] == 200
-    assert set(told) <= {200, refusal}  # the general server looks at them one by one: then there is no room either
+    assert set(told) <= {200, refusal}
     status, headers, _ = await client.answer()
     assert (status, headers["connection"]) == (refusal, "close")
     assert await client.rest() == b""
@@ -172,9 +169,8 @@ BEGUN = b"GET /x HTTP/1.1\r\nHost: h\r\nX-Any: " + b"v" * 2000
     ],
     ids=["40", "200", "a body in chunks", "a change of protocols that is declined"],
 )
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_however_many_they_are(sidecar_of, fast_lane, first, count, gap):
-    bench = await sidecar_of(fast_lane=fast_lane, max_queue_bytes=1024, max_body_bytes=1024)
+async def test_however_many_they_are(sidecar_of, first, count, gap):
+    bench = await sidecar_of(max_queue_bytes=1024, max_body_bytes=1024)
     client = await plain_client.connect(bench)
     await client.send(first)
     await asyncio.sleep(gap)
@@ -190,7 +186,7 @@ async def test_however_many_they_are(sidecar_of, fast_lane, first, count, gap):
 
 @pytest.mark.parametrize("end", ["leaves", "goes on"])
 async def test_a_client_whose_next_head_is_refused_may_go_on_or_leave(sidecar_of, end):
-    bench = await sidecar_of(fast_lane="off", max_queue_bytes=1024, max_body_bytes=1024)
+    bench = await sidecar_of(max_queue_bytes=1024, max_body_bytes=1024)
     bench.predictor.gate.clear()
     client = await plain_client.connect(bench)
     await client.send(plain_client.GET)
@@ -218,7 +214,7 @@ async def test_a_head_has_a_largest_size_and_heads_together_have_no_more_room_th
         await asyncio.sleep(0.01)
     status, headers, body = await client.answer()
     assert (status, headers["connection"]) == (431, "close")
-    assert str(server.MAX_HEAD) in json.loads(body)["error"]
+    assert str(messages.MAX_HEAD) in json.loads(body)["error"]
     await client.leave()
     await plain_client.until(lambda: plain_client.is_at_rest(bench))
     several = [await plain_client.connect(bench) for _ in range(3)]
@@ -233,11 +229,10 @@ async def test_a_head_has_a_largest_size_and_heads_together_have_no_more_room_th
         await each.leave()
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_a_client_too_many_is_told_so_and_counted_and_there_is_room_when_one_leaves(sidecar_of, fast_lane):
-    bench = await sidecar_of(max_connections=2, max_latency=0, fast_lane=fast_lane)
+async def test_a_client_too_many_is_told_so_and_counted_and_there_is_room_when_one_leaves(sidecar_of):
+    bench = await sidecar_of(max_connections=2, max_latency=0)
     first, second = await plain_client.connect(bench), await plain_client.connect(bench)
-    for sent in (plain_client.request(), plain_client.GET, plain_client.request()):  # in either server's hands
+    for sent in (plain_client.request(), plain_client.GET, plain_client.request()):
         for client in (first, second):
             await client.send(sent)
             assert (await client.answer())[0] == 200
@@ -264,10 +259,10 @@ async def test_a_tunnel_counts_as_a_connection_until_it_ends(sidecar_of, predict
     predictor.behave = lambda seen, request: web.StreamResponse(status=101, headers=switch)
     client = await plain_client.connect(bench)
     await client.send(b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-    await plain_client.until(lambda: bench.sidecar._relay.tunnels == 1)
+    await plain_client.until(lambda: len(bench.sidecar._relays.tunnels) == 1)
     assert bench.sidecar.connection_limit.open == 1
     await client.leave()
-    await plain_client.until(lambda: bench.sidecar._relay.tunnels == 0)
+    await plain_client.until(lambda: len(bench.sidecar._relays.tunnels) == 0)
     await plain_client.until(lambda: bench.sidecar.connection_limit.open == 0)
 
 
@@ -298,9 +293,8 @@ async def test_what_comes_before_a_change_of_protocols_is_no_head_and_is_not_hel
 
 
 @pytest.mark.parametrize("protocol", [b"x", b"websocket"])
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_nor_are_chunks_of_a_body_that_comes_with_it(sidecar_of, fast_lane, protocol):
-    bench = await sidecar_of(fast_lane=fast_lane)
+async def test_nor_are_chunks_of_a_body_that_comes_with_it(sidecar_of, protocol):
+    bench = await sidecar_of()
     client = await plain_client.connect(bench)
     lines = b"Host: h\r\nConnection: Upgrade\r\nUpgrade: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % protocol
     await client.send(b"PUT /x HTTP/1.1\r\n" + lines)
@@ -326,7 +320,7 @@ async def test_a_connection_that_was_served_is_freed_without_the_collector(bench
             await client.leave()
         await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
         await asyncio.sleep(1)
-        assert not [each for each in gc.get_objects() if isinstance(each, progress.Watch)]
+        assert not [each for each in gc.get_objects() if isinstance(each, (exchange.Exchange, messages.PartialHead))]
     finally:
         gc.enable()
 
@@ -335,9 +329,9 @@ def test_by_default_half_of_the_open_files_may_be_clients_and_never_more_than_10
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        assert data_port.usual_limit() == 480
+        assert connection_limit.usual_limit() == 480
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
-        assert data_port.usual_limit() <= 10_000
+        assert connection_limit.usual_limit() <= 10_000
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -348,7 +342,7 @@ async def bench_of_three(sidecar_of):
     return await sidecar_of(head_timeout=3, max_latency=0)
 
 
-async def test_a_head_that_grew_too_large_for_the_fast_lane_has_no_more_time_for_that(bench_of_three):
+async def test_a_head_that_grew_too_large_for_a_plain_request_has_no_more_time_for_that(bench_of_three):
     client = await plain_client.connect(bench_of_three)
     await client.send(LONG_HEAD[:100])
     await asyncio.sleep(2.5)

@@ -103,10 +103,9 @@ async def test_a_caller_that_keeps_sending_bad_requests_spoils_one_batch_and_no_
     assert await bench.metric('carpool_batches_total{reason="suspect"}') == 5
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_a_caller_behind_a_proxy_is_known_by_the_address_that_the_proxy_tells(sidecar_of, fast_lane):
+async def test_a_caller_behind_a_proxy_is_known_by_the_address_that_the_proxy_tells(sidecar_of):
     """Its bad requests are always new, look like those of others, and come on any connection."""
-    bench = await sidecar_of(max_batch_size=4, max_latency=500, max_in_flight=1, fast_lane=fast_lane)
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, max_in_flight=1)
     bench.predictor.behave = lambda seen, request: (
         web.Response(status=400, text="no") if any(b"bad" in row for row in seen.rows) else None
     )
@@ -271,7 +270,7 @@ async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(bench.sidecar.driver, "_call_soon", break_down)  # what `submit` calls
-        patch.setattr(bench.sidecar._relay, "handle", break_down)
+        patch.setattr(bench.sidecar._relays, "is_ending", break_down)
         status, body, headers = await bench.post('{"instances":[1]}', path=path)
     assert (status, headers["Content-Type"]) == (500, "application/json")
     assert json.loads(body) == {"error": "the sidecar failed to handle this request"}
@@ -279,7 +278,7 @@ async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypa
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
     lane = "batched" if path == PREDICT else "passthrough"
     assert await bench.metric(f'carpool_requests_total{{code="500",lane="{lane}"}}') == 1
-    where = "fast_lane" if path == PREDICT else "general_lane"
+    where = "http1" if path == PREDICT else "passthrough"
     assert await bench.metric(f'carpool_internal_errors_total{{where="{where}"}}') == 1
     assert (await bench.post('{"instances":[1]}', path=path))[0] == 200
 
@@ -298,8 +297,7 @@ async def test_a_bug_before_a_request_is_a_call_is_logged_and_counted_and_takes_
     monkeypatch.setattr(codec, "parse", break_down_once)
     assert (await bench.post('{"instances":[1]}'))[0] == 200
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
-    assert await bench.metric('carpool_internal_errors_total{where="fast_lane"}') == 1
-    assert await bench.metric('carpool_internal_errors_total{where="general_lane"}') == 0
+    assert await bench.metric('carpool_internal_errors_total{where="http1"}') == 1
 
 
 async def test_a_bug_in_a_probe_is_a_500_in_json(bench, monkeypatch, caplog):
@@ -315,13 +313,10 @@ async def test_a_bug_in_a_probe_is_a_500_in_json(bench, monkeypatch, caplog):
 
 
 async def test_a_bug_amid_an_answer_resets_the_connection_and_is_logged(bench, monkeypatch, caplog):
-    from carpool_sidecar.server.general import passthrough
-
-    async def break_down(source, answer, hold):
-        await answer.write(await source.readany())
+    def break_down(status):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(passthrough, "_copy", break_down)
+    monkeypatch.setattr(bench.sidecar._relays, "count", break_down)  # what is called behind an answer's last byte
     bench.predictor.behave = lambda seen, request: web.Response(body=b"whole")
     with pytest.raises(ConnectionError):
         await bench.raw("GET", "/x")
@@ -384,11 +379,11 @@ class TestKServeErrors:
 
 
 async def test_a_bug_when_the_predictor_is_called_is_logged_and_counted(bench, monkeypatch, caplog):
-    def break_down():
+    def break_down(owner, scratch):
         raise ZeroDivisionError("bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.sidecar.upstreams.http._pool, "_make_reader", break_down)  # for a new connection
+        patch.setattr(bench.sidecar.upstreams.http._pool, "_make", break_down)  # for a new connection
         status, body, _ = await bench.post('{"instances":[1]}')
     assert (status, json.loads(body)) == (502, {"error": "the predictor could not be called"})
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]

@@ -1,4 +1,4 @@
-"""The fast lane on sockets, on asyncio's loop and on that of production: plain requests, and all that is not."""
+"""The data port on sockets, on asyncio's loop and on that of production: plain requests, and all that is not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import v1
-from carpool_sidecar.server.fast import progress
+from carpool_sidecar.server.http1 import exchange
 from tests.app.plain_client import GET, connect, connections, is_at_rest, numbered, request, until
 
 PUT = b"PUT /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
@@ -27,16 +27,12 @@ def is_unread(bench):
 class OnAnyLoop:
     """What holds on both loops."""
 
-    @pytest.mark.parametrize("fast_lane", ["on", "off"])
-    async def test_one_connection_serves_predictions_and_all_else_with_the_switch_on_and_off(
-        self, sidecar_of, fast_lane
-    ):
-        bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    async def test_one_connection_serves_predictions_and_all_else(self, sidecar_of):
+        bench = await sidecar_of(max_latency=0)
         client = await connect(bench)
         for number in range(3):
             await client.send(numbered(number))
             assert await client.predictions() == [number]
-        assert (bench.sidecar._fast_lane is not None) == (fast_lane == "on")
         await client.send(GET)
         assert (await client.answer())[2] == b"passed:"
         await client.send(numbered(4) + GET)
@@ -59,13 +55,12 @@ class OnAnyLoop:
         assert [len(seen.rows) for seen in bench.predictor.seen] == [8, 4, 8, 4]
         await until(lambda: is_at_rest(bench))
 
-    async def test_without_batching_there_is_no_fast_lane(self, sidecar_of):
-        bench = await sidecar_of(enable_batcher=False, fast_lane="on")
-        assert bench.sidecar._fast_lane is None
+    async def test_without_batching_predict_requests_are_passed_on_like_any_other(self, sidecar_of):
+        bench = await sidecar_of(enable_batcher=False)
         status, body, _ = await bench.post('{"instances":[1]}')
         assert (status, json.loads(body)) == (200, {"predictions": [1]})
 
-    async def test_a_connection_is_lent_for_another_request_and_comes_back(self, sidecar_of):
+    async def test_a_connection_serves_another_request_and_predictions_again(self, sidecar_of):
         bench = await sidecar_of(max_latency=0)
         client = await connect(bench)
         for number in range(3):
@@ -74,14 +69,13 @@ class OnAnyLoop:
             assert connections(bench) == 1
             await client.send(PUT[:20])
             await client.send(PUT[20:-1])
-            await until(lambda: connections(bench) == 0)
             await client.send(PUT[-1:])
             assert (await client.answer())[2] == b"passed:abc"
-            await until(lambda: connections(bench) == 1)
+            assert connections(bench) == 1
         await client.leave()
         await until(lambda: is_at_rest(bench) and not bench.sidecar.connection_limit.open)
 
-    async def test_hundreds_of_loans_leave_nothing_behind(self, sidecar_of):
+    async def test_hundreds_of_requests_of_all_kinds_leave_nothing_behind(self, sidecar_of):
         bench = await sidecar_of(max_latency=0, max_in_flight=8)
         client, other = await connect(bench), await connect(bench)
         await client.send(PUT + numbered(0))
@@ -100,13 +94,10 @@ class OnAnyLoop:
             await other.send(PUT[30:])
             assert (await other.answer())[2] == b"passed:abc"
         # Each connection to the fake predictor has a task, too.
-        await until(lambda: not bench.sidecar._general.connections and len(asyncio.all_tasks()) < tasks + 20)
+        await until(lambda: len(asyncio.all_tasks()) < tasks + 20)
         assert connections(bench) == 2
         gc.collect()
-        assert not [each for each in gc.get_objects() if isinstance(each, progress.Watch)]
-        assert await bench.metric('carpool_lane_connections{lane="fast_lane"}') == 2
-        assert await bench.metric('carpool_lane_connections{lane="general_lane"}') == 0
-        assert await bench.metric('carpool_handovers_total{reason="method"}') == 901
+        assert not [each for each in gc.get_objects() if isinstance(each, exchange.Exchange)]
         await client.leave()
         await other.leave()
         await until(lambda: is_at_rest(bench) and not bench.sidecar.connection_limit.open)
@@ -170,16 +161,13 @@ class OnAnyLoop:
         await until(lambda: is_at_rest(bench))
         await client.leave()
 
-    @pytest.mark.parametrize("fast_lane", ["on", "off"])
     @pytest.mark.parametrize("stage", ["head", "body", "queued", "at the predictor", "unread"])
-    async def test_a_client_may_leave_at_any_stage(self, sidecar_of, stage, fast_lane):
-        bench = await sidecar_of(
-            max_latency=60_000, timeout=100, max_in_flight=1, fast_lane=fast_lane, max_batch_size=2
-        )
+    async def test_a_client_may_leave_at_any_stage(self, sidecar_of, stage):
+        bench = await sidecar_of(max_latency=60_000, timeout=100, max_in_flight=1, max_batch_size=2)
         client = await connect(bench, receive_buffer=4096)
         sent = {"head": request()[:40], "body": request(length=100_000), "queued": request()}
         await client.send(sent.get(stage, request('{"instances":[1,2]}') if stage != "unread" else b""))
-        if stage == "body" and fast_lane == "on":
+        if stage == "body":
             await until(lambda: bench.sidecar.bodies.memory.held == 17)
         elif stage == "queued":
             await bench.queued(1)
@@ -195,8 +183,7 @@ class OnAnyLoop:
         await until(lambda: is_at_rest(bench))
         abandoned = 1 if stage in ("queued", "at the predictor") else 0
         assert bench.sidecar.metrics.abandoned.value >= abandoned
-        if fast_lane == "on":
-            await until(lambda: connections(bench) == 0)
+        await until(lambda: connections(bench) == 0)
         bench.predictor.gate.set()
 
     async def test_2000_pipelined_requests_that_are_refused_at_once_are_all_told(self, sidecar_of):
@@ -223,7 +210,7 @@ class OnAnyLoop:
                 assert await client.predictions() == [number]
             await client.leave()
         await until(lambda: connections(bench) == 0 and is_at_rest(bench))
-        assert bench.sidecar._fast_lane._listeners
+        assert bench.sidecar._http._listeners
 
     async def test_stop_ends_all_connections_and_frees_the_port(self, sidecar_of):
         bench = await sidecar_of(max_latency=60_000, timeout=100)

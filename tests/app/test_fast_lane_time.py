@@ -1,4 +1,4 @@
-"""The fast lane on sockets as time passes: who stops, idles or does not read is let go of, and nothing stays behind."""
+"""The data port on sockets as time passes: who stops, idles or does not read is let go of, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def leave_few_bytes_unread(bench):
     client = await connect(bench, receive_buffer=4096)
     await client.send(numbered(1))
     await client.predictions()
-    [connection] = bench.sidecar._fast_lane._connections
+    [connection] = bench.sidecar._http._connections
     transport = connection._transport
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     await client.send(request(json.dumps({"instances": ["x" * 50_000]})))
@@ -170,9 +170,8 @@ async def test_at_the_end_of_the_quiet_period_an_answer_closes_its_connection_an
     await late.leave()
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_the_memory_of_a_large_body_is_free_after_its_answer(sidecar_of, fast_lane):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+async def test_the_memory_of_a_large_body_is_free_after_its_answer(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
     client, other = await connect(bench), await connect(bench)
     tracemalloc.start()
     gc.disable()
@@ -194,10 +193,10 @@ async def test_no_timer_runs_when_nobody_is_connected(bench):
     client = await connect(bench)
     await client.send(numbered(1))
     await client.predictions()
-    assert bench.sidecar._fast_lane._timer.due_at < math.inf
+    assert bench.sidecar._http._timer.due_at < math.inf
     await client.leave()
     await asyncio.sleep(2)
-    assert bench.sidecar._fast_lane._timer.due_at == math.inf
+    assert bench.sidecar._http._timer.due_at == math.inf
 
 
 @pytest.mark.parametrize(
@@ -223,14 +222,14 @@ async def test_what_is_late_is_noticed_within_a_quarter_of_the_shortest_time_and
 
 
 async def test_nobody_looks_at_the_clock_while_nobody_is_connected_and_everybody_is_watched_again_after_that(bench):
-    lane = bench.sidecar._fast_lane
-    assert lane._timer.due_at == math.inf
+    server = bench.sidecar._http
+    assert server._timer.due_at == math.inf
     for _ in range(3):
         client = await connect(bench)
-        await until(lambda: lane._timer.due_at < math.inf)
+        await until(lambda: server._timer.due_at < math.inf)
         await client.leave()
         await asyncio.sleep(2)
-        assert lane._timer.due_at == math.inf
+        assert server._timer.due_at == math.inf
     late = await connect(bench)
     await late.send(GET[:25])
     assert (await late.rest()).startswith(b"HTTP/1.1 408 ")

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.app.fake_predictor import Seen
 
-pytestmark = [pytest.mark.looptime, pytest.mark.parametrize("lane", ["on", "off"])]
+pytestmark = pytest.mark.looptime
 
 
 def table(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
@@ -50,8 +50,8 @@ ARRAYS = [["9007199254740993", "0.3"], ["3", '"x3"'], ["true", "3"]]
     [*((table, rows) for rows in TABLES), *((array, rows) for rows in ARRAYS)],
     ids=lambda each: each.__name__ if callable(each) else " beside ".join(each),
 )
-async def test_rows_of_other_form_are_answered_as_they_are_alone(sidecar_of, lane, behave, rows):
-    bench = await sidecar_of(max_batch_size=8, max_latency=50, fast_lane=lane)
+async def test_rows_of_other_form_are_answered_as_they_are_alone(sidecar_of, behave, rows):
+    bench = await sidecar_of(max_batch_size=8, max_latency=50)
     bench.predictor.behave = behave
     bodies = [f'{{"instances":[{row}]}}' for row in (*rows, *(row.replace("3", "4") for row in rows))]
     alone = [told(await bench.post(body)) for body in bodies]
@@ -60,24 +60,24 @@ async def test_rows_of_other_form_are_answered_as_they_are_alone(sidecar_of, lan
         assert any(len(seen.rows) == 2 for seen in bench.predictor.seen)
 
 
-async def test_whole_numbers_and_fractions_share_a_call(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=500, fast_lane=lane)
+async def test_whole_numbers_and_fractions_share_a_call(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500)
     bench.predictor.behave = array
     answers = await bench.post_all('{"instances":[1.0]}', '{"instances":[1]}')
     assert [told(answer) for answer in answers] == [(200, [1.0]), (200, [1.0])]
     assert len(bench.predictor.seen) == 1
 
 
-async def test_rows_of_any_form_share_a_call_where_that_is_said(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=4, max_latency=500, fast_lane=lane, mix_forms=True)
+async def test_rows_of_any_form_share_a_call_where_that_is_said(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, mix_forms=True)
     answers = await bench.post_all(*(f'{{"instances":[{row}]}}' for row in ('{"a":1}', '{"b":"x"}', "7", "[true]")))
     assert [told(answer)[0] for answer in answers] == [200] * 4
     assert len(bench.predictor.seen) == 1
 
 
-async def test_rows_of_other_form_share_no_call_over_lists(sidecar_of, lane):
+async def test_rows_of_other_form_share_no_call_over_lists(sidecar_of):
     rule = "{tables: {path: /rows, list: instances, answers: predictions}}"
-    bench = await sidecar_of(max_batch_size=8, max_latency=50, fast_lane=lane, lists=rule)
+    bench = await sidecar_of(max_batch_size=8, max_latency=50, lists=rule)
     bench.predictor.behave = table
     bodies = [f'{{"instances":[{row}]}}' for row in TABLES[0]]
     answers = [json.loads(body) for _, body, _ in await bench.post_all(*bodies, path="/rows")]

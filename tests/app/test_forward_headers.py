@@ -14,9 +14,8 @@ CALLERS = [{"X-Plan": "gold", "X-User": "ann"}, {"X-User": "bob", "X-Other": "1"
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_requests_share_a_batch_which_has_the_first_value_or_all_of_them(sidecar_of, lane):
-    bench = await sidecar_of(max_latency=500, forward_headers=GIVEN, fast_lane=lane)
+async def test_requests_share_a_batch_which_has_the_first_value_or_all_of_them(sidecar_of):
+    bench = await sidecar_of(max_latency=500, forward_headers=GIVEN)
     json = {"Content-Type": "application/json"}
     answers = []
     for number, caller in enumerate(CALLERS):
@@ -30,9 +29,8 @@ async def test_requests_share_a_batch_which_has_the_first_value_or_all_of_them(s
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_a_request_alone_has_its_own_value(sidecar_of, lane):
-    bench = await sidecar_of(max_latency=500, forward_headers=GIVEN, fast_lane=lane)
+async def test_a_request_alone_has_its_own_value(sidecar_of):
+    bench = await sidecar_of(max_latency=500, forward_headers=GIVEN)
     for caller in CALLERS * 2:
         await bench.post('{"instances":[1]}', headers={"Content-Type": "application/json", **caller})
         assert bench.predictor.seen[-1].headers.get("x-plan") == caller.get("X-Plan")
@@ -40,10 +38,9 @@ async def test_a_request_alone_has_its_own_value(sidecar_of, lane):
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("protocol", ["v2 on", "v2 off", "gRPC"])
+@pytest.mark.parametrize("protocol", ["v2", "gRPC"])
 async def test_v2_batches_have_them_in_any_protocol(protocol):
-    lane = "off" if protocol == "v2 off" else "on"
-    async with v2_bench.running(forward_headers=GIVEN, fast_lane=lane) as bench:
+    async with v2_bench.running(forward_headers=GIVEN) as bench:
 
         async def call(caller: dict[str, str]) -> None:
             if protocol == "gRPC":

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.looptime
 PREDICTORS_OWN = "/v1/models/m"
 
 
-@pytest.fixture(params=["on", "off"], ids=["fast lane", "general lane"])
-async def bench(request: pytest.FixtureRequest, sidecar_of: Start) -> Bench:
-    return await sidecar_of(max_latency=0, fast_lane=request.param, quiet_period=0)
+@pytest.fixture
+async def bench(sidecar_of: Start) -> Bench:
+    return await sidecar_of(max_latency=0, quiet_period=0)
 
 
 def parted(answer: bytes) -> tuple[bytes, bytes]:
@@ -80,7 +80,6 @@ async def test_what_follows_on_the_same_connection_is_not_taken_for_a_body(bench
 
 
 async def test_models_of_a_v2_predictor_are_told_of_by_head_without_a_body(sidecar_of: Start) -> None:
-    for lane in ("on", "off"):
-        bench = await sidecar_of(fast_lane=lane, upstream="triton-http")
-        for target in (PREDICTORS_OWN, "/v1/models/m?x=y"):
-            await check(bench, target, "", b"200")
+    bench = await sidecar_of(upstream="triton-http")
+    for target in (PREDICTORS_OWN, "/v1/models/m?x=y"):
+        await check(bench, target, "", b"200")

@@ -19,10 +19,9 @@ def headers_of(tenant: str) -> dict[str, str]:
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
 @pytest.mark.parametrize("given", GIVEN)
-async def test_v1_requests_of_different_tenants_never_share_a_batch_on_any_lane(sidecar_of, given, lane):
-    bench = await sidecar_of(max_latency=500, key_headers=given, fast_lane=lane)
+async def test_v1_requests_of_different_tenants_never_share_a_batch_on_any_lane(sidecar_of, given):
+    bench = await sidecar_of(max_latency=500, key_headers=given)
     json = {"Content-Type": "application/json"}
     calls = [bench.post('{"instances":[1]}', headers={**json, **headers_of(tenant)}) for tenant in CALLERS]
     await asyncio.gather(*calls)
@@ -31,11 +30,10 @@ async def test_v1_requests_of_different_tenants_never_share_a_batch_on_any_lane(
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("protocol", ["v2 on", "v2 off", "gRPC"])
+@pytest.mark.parametrize("protocol", ["v2", "gRPC"])
 @pytest.mark.parametrize("given", GIVEN)
 async def test_v2_calls_of_different_tenants_never_share_a_batch_in_any_protocol(given, protocol):
-    lane = "off" if protocol == "v2 off" else "on"
-    async with v2_bench.running(key_headers=given, fast_lane=lane) as bench:
+    async with v2_bench.running(key_headers=given) as bench:
 
         async def call(tenant: str) -> None:
             if protocol == "gRPC":

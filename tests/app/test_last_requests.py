@@ -13,11 +13,10 @@ from tests.app.test_strict_framing import GET, UPGRADE, WEBSOCKET, in_two, reque
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize("upgrade", [UPGRADE, WEBSOCKET])
 @pytest.mark.parametrize("behind", [b"", b"G", request(GET), b"x" * 2000])
-async def test_a_client_that_leaves_behind_an_upgrade_is_noticed(sidecar_of, fast_lane, upgrade, behind):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+async def test_a_client_that_leaves_behind_an_upgrade_is_noticed(sidecar_of, upgrade, behind):
+    bench = await sidecar_of(max_latency=0)
     bench.predictor.gate.clear()
     client = await plain_client.connect(bench)
     await client.send(request(GET, *upgrade) + behind)
@@ -29,16 +28,14 @@ async def test_a_client_that_leaves_behind_an_upgrade_is_noticed(sidecar_of, fas
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_a_websocket_that_is_answered_before_its_body_came_leaves_no_connection_behind(sidecar_of, fast_lane):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane, max_connections=1)
+async def test_a_websocket_that_is_answered_before_its_body_came_leaves_no_connection_behind(sidecar_of):
+    bench = await sidecar_of(max_latency=0, max_connections=1)
     head = request(b"POST / HTTP/1.1", b"K-Network-Probe: queue", *WEBSOCKET, b"Content-Length: 1")
     for _ in range(3):
         assert await in_two(bench, head, b"x" + request(GET)) == ([200], True)
 
 
 @pytest.mark.uvloop
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize(
     "last",
     [
@@ -49,10 +46,8 @@ async def test_a_websocket_that_is_answered_before_its_body_came_leaves_no_conne
         ),
     ],
 )
-async def test_what_comes_behind_the_last_request_is_read_so_that_no_reset_takes_answers_away(
-    sidecar_of, fast_lane, last
-):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+async def test_what_comes_behind_the_last_request_is_read_so_that_no_reset_takes_answers_away(sidecar_of, last):
+    bench = await sidecar_of(max_latency=0)
     answer = b"x" * 1_000_000
     bench.predictor.behave = lambda seen, request: web.Response(body=answer)
     client = await plain_client.connect(bench, receive_buffer=16_384)
@@ -68,12 +63,9 @@ SWITCH = b"HTTP/1.1 101 Go Ahead\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize("early", [b"", b"G", request(GET), request(GET) * 200])
 @pytest.mark.parametrize("upgrade", [UPGRADE, WEBSOCKET])
-async def test_what_is_sent_before_a_tunnel_is_open_goes_through_whole_or_ends_it(
-    sidecar_of, fast_lane, early, upgrade
-):
+async def test_what_is_sent_before_a_tunnel_is_open_goes_through_whole(sidecar_of, early, upgrade):
     tunnelled = asyncio.get_running_loop().create_future()
 
     async def switch(reader, writer):
@@ -85,23 +77,20 @@ async def test_what_is_sent_before_a_tunnel_is_open_goes_through_whole_or_ends_i
 
     predictor = await asyncio.start_server(switch, "127.0.0.1", 0)
     port = predictor.sockets[0].getsockname()[1]
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane, component_port=port)
+    bench = await sidecar_of(max_latency=0, component_port=port)
     async with predictor:
         reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)
         writer.write(request(GET, *upgrade) + early)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
-        is_passed_on = upgrade is WEBSOCKET or not early
-        if is_passed_on:
-            writer.write(b"late")
-            writer.write_eof()
+        writer.write(b"late")
+        writer.write_eof()
         assert await reader.read() == b""
-        assert await tunnelled == (early + b"late" if is_passed_on else b"")
+        assert await tunnelled == early + b"late"
         writer.close()
         await writer.wait_closed()
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize(
     ("head", "statuses", "behind"),
     [
@@ -114,21 +103,16 @@ async def test_what_is_sent_before_a_tunnel_is_open_goes_through_whole_or_ends_i
         ),
     ],
 )
-async def test_a_malformed_chunk_behind_an_answer_is_told_and_is_no_bug(
-    sidecar_of, caplog, fast_lane, head, statuses, behind
-):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+async def test_a_malformed_chunk_behind_an_answer_is_told_and_is_no_bug(sidecar_of, caplog, head, statuses, behind):
+    bench = await sidecar_of(max_latency=0)
     assert await in_two(bench, head, behind) == (statuses, True)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize("sent", [b"garbage\r\n\r\n", request(b"CONNECT a:1 HTTP/1.1")])
-async def test_clients_that_go_on_sending_behind_their_last_answer_do_not_hold_up_the_shutdown(
-    sidecar_of, fast_lane, sent
-):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+async def test_clients_that_go_on_sending_behind_their_last_answer_do_not_hold_up_the_shutdown(sidecar_of, sent):
+    bench = await sidecar_of(max_latency=0)
     clients = [await plain_client.connect(bench) for _ in range(5)]
     for client in clients:
         await client.send(sent)
@@ -143,12 +127,11 @@ async def test_clients_that_go_on_sending_behind_their_last_answer_do_not_hold_u
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize(("pause", "seconds"), [(None, 2), (1.5, 30)])
 async def test_a_connection_is_closed_behind_its_last_answer_when_its_client_is_quiet_or_has_had_time(
-    sidecar_of, fast_lane, pause, seconds
+    sidecar_of, pause, seconds
 ):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    bench = await sidecar_of(max_latency=0)
     client = await plain_client.connect(bench)
     await client.send(request(b"CONNECT a:1 HTTP/1.1"))
     assert (await client.answer())[0] == 400
@@ -162,4 +145,4 @@ async def test_a_connection_is_closed_behind_its_last_answer_when_its_client_is_
 
 
 def connections(bench) -> int:
-    return len(bench.sidecar._general.connections)
+    return bench.sidecar._http.open

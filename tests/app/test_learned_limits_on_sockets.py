@@ -126,11 +126,8 @@ def tei(most: int) -> Behaviour:
 
 
 @looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_lists_in_a_batch_that_is_too_large_are_all_answered(
-    sidecar_of: Callable[..., Awaitable[Bench]], lane: str
-) -> None:
-    bench = await sidecar_of(max_batch_size=16, max_latency=500, lists="tei-embed", fast_lane=lane)
+async def test_lists_in_a_batch_that_is_too_large_are_all_answered(sidecar_of: Callable[..., Awaitable[Bench]]) -> None:
+    bench = await sidecar_of(max_batch_size=16, max_latency=500, lists="tei-embed")
     bench.predictor.behave = tei(4)
     counts = [1, 3, 7, 5]
     for sizes in ([16, 4, 4, 4, 4], [4, 4, 4, 4]):

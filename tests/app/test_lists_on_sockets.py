@@ -1,4 +1,4 @@
-"""Lists by rules through a whole sidecar, on both lanes: what is merged, what each caller gets, what is passed on."""
+"""Lists by rules through a whole sidecar: what is merged, what each caller gets, what is passed on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from aiohttp import web
 from tests.app.fake_predictor import Seen, refuse
 
 EMBED = "/openai/v1/embeddings"
-LANES = pytest.mark.parametrize("lane", ["on", "off"])
 VECTORS = """
 vectors:
   path: /embed
@@ -52,10 +51,9 @@ def told(answer: tuple[int, bytes, Any]) -> list[list[float]]:
     return [row["embedding"] for row in json.loads(answer[1])["data"]]
 
 
-@LANES
 @pytest.mark.looptime
-async def test_embeddings_of_several_callers_are_one_call_and_each_gets_its_own(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=4, max_latency=500, lists="openai-embeddings", fast_lane=lane)
+async def test_embeddings_of_several_callers_are_one_call_and_each_gets_its_own(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, lists="openai-embeddings")
     bench.predictor.behave = embedder
     one, two, three = await bench.post_all(*asked("a", ["bb", "ccc"], "dddd"), path=EMBED)
     assert [json.loads(seen.body)["input"] for seen in bench.predictor.seen] == [["a", "bb", "ccc", "dddd"]]
@@ -74,10 +72,9 @@ async def test_embeddings_of_several_callers_are_one_call_and_each_gets_its_own(
     assert await bench.metric("carpool_batch_size_sum") == 4
 
 
-@LANES
 @pytest.mark.looptime
-async def test_a_request_that_travels_alone_goes_as_it_came_and_is_answered_unread(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings", fast_lane=lane)
+async def test_a_request_that_travels_alone_goes_as_it_came_and_is_answered_unread(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings")
     body = b' {"input" : "a" , "model":"m"}\n'
     bench.predictor.behave = lambda seen, request: web.Response(
         body=b"anything at all", content_type="text/odd", headers={"X-Request-ID": "theirs", "Server": "odd"}
@@ -90,10 +87,9 @@ async def test_a_request_that_travels_alone_goes_as_it_came_and_is_answered_unre
     assert [seen.body for seen in bench.predictor.seen] == [body]
 
 
-@LANES
 @pytest.mark.looptime
-async def test_requests_that_differ_in_anything_but_their_rows_never_share_a_call(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=8, max_latency=100, lists="openai-embeddings", fast_lane=lane)
+async def test_requests_that_differ_in_anything_but_their_rows_never_share_a_call(sidecar_of):
+    bench = await sidecar_of(max_batch_size=8, max_latency=100, lists="openai-embeddings")
     bench.predictor.behave = embedder
     json_ = {"Content-Type": "application/json"}
     calls = [
@@ -113,17 +109,15 @@ async def test_requests_that_differ_in_anything_but_their_rows_never_share_a_cal
     assert sorted(seen.headers.get("api-key", "") for seen in bench.predictor.seen)[-2:] == ["mine", "yours"]
 
 
-@LANES
 @pytest.mark.looptime
-async def test_a_rule_of_ones_own_wraps_and_unwraps_a_single_value(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists=VECTORS, fast_lane=lane)
+async def test_a_rule_of_ones_own_wraps_and_unwraps_a_single_value(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists=VECTORS)
     bench.predictor.behave = vectors
     answers = await bench.post_all('{"texts": "a"}', '{"texts": ["bb", "ccc"]}', path="/embed")
     assert [json.loads(seen.body) for seen in bench.predictor.seen] == [{"texts": ["a", "bb", "ccc"]}]
     assert [json.loads(body) for _, body, _ in answers] == [{"vectors": [1]}, {"vectors": [[2], [3]]}]
 
 
-@LANES
 @pytest.mark.looptime
 @pytest.mark.parametrize(
     ("path", "body", "headers", "reason"),
@@ -140,19 +134,16 @@ async def test_a_rule_of_ones_own_wraps_and_unwraps_a_single_value(sidecar_of, l
         (EMBED, "data", {"Content-Type": "multipart/form-data; boundary=x"}, "media_type"),
     ],
 )
-async def test_what_no_rule_understands_is_passed_on_as_it_came_and_counted(
-    sidecar_of, lane, path, body, headers, reason
-):
-    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings", fast_lane=lane)
+async def test_what_no_rule_understands_is_passed_on_as_it_came_and_counted(sidecar_of, path, body, headers, reason):
+    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings")
     status, answer, _ = await bench.post(body, path, headers={"Content-Type": "application/json", **headers})
     assert (status, answer) == (200, b"passed:" + body.encode())
     assert await bench.metric(f'carpool_unbatched_total{{reason="{reason}"}}') == 1
 
 
-@LANES
 @pytest.mark.looptime
-async def test_our_own_errors_have_the_shape_that_clients_of_the_server_know(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings", fast_lane=lane, timeout=1)
+async def test_our_own_errors_have_the_shape_that_clients_of_the_server_know(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings", timeout=1)
     bench.predictor.gate.clear()
     status, answer, _ = await bench.post(asked("a")[0], EMBED)
     assert status == 504
@@ -160,10 +151,9 @@ async def test_our_own_errors_have_the_shape_that_clients_of_the_server_know(sid
     assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}
 
 
-@LANES
 @pytest.mark.looptime
-async def test_a_text_that_the_server_refuses_fails_alone(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=4, max_latency=500, lists="openai-embeddings", fast_lane=lane)
+async def test_a_text_that_the_server_refuses_fails_alone(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, lists="openai-embeddings")
 
     def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse | None:
         return refuse(400)(seen, request) if b"poison" in seen.body else embedder(seen, request)
@@ -175,19 +165,17 @@ async def test_a_text_that_the_server_refuses_fails_alone(sidecar_of, lane):
     assert [told(each) for each in answers if each[0] == 200] == [[[1, 0.5]], [[3, 0.5]], [[4, 0.5]]]
 
 
-@LANES
 @pytest.mark.looptime
-async def test_a_request_larger_than_a_batch_goes_whole_where_the_answer_has_no_rows(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings", fast_lane=lane)
+async def test_a_request_larger_than_a_batch_goes_whole_where_the_answer_has_no_rows(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings")
     bench.predictor.behave = lambda seen, request: web.json_response({"all": len(json.loads(seen.body)["input"])})
     status, answer, _ = await bench.post(asked(["a", "b", "c", "d", "e", "f"])[0], EMBED)
     assert (status, json.loads(answer)) == (200, {"all": 6})
 
 
-@LANES
 @pytest.mark.looptime
-async def test_answers_without_the_rows_of_the_batch_end_batching_for_a_minute(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists=VECTORS, fast_lane=lane)
+async def test_answers_without_the_rows_of_the_batch_end_batching_for_a_minute(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists=VECTORS)
     bench.predictor.behave = lambda seen, request: web.json_response({"vectors": [[1]]})
     bodies = ['{"texts": ["a"]}', '{"texts": ["b"]}']
     assert [each[1] for each in await bench.post_all(*bodies, path="/embed")] == [b'{"vectors": [[1]]}'] * 2
@@ -201,10 +189,9 @@ async def test_answers_without_the_rows_of_the_batch_end_batching_for_a_minute(s
     assert json.loads(bench.predictor.seen[-1].body) == {"texts": ["a", "b"]}
 
 
-@LANES
 @pytest.mark.looptime
-async def test_columns_and_v1_rows_share_a_path_and_each_is_batched_with_its_like(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists="tfserving-columns", fast_lane=lane)
+async def test_columns_and_v1_rows_share_a_path_and_each_is_batched_with_its_like(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists="tfserving-columns")
 
     def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse | None:
         given = json.loads(seen.body)
@@ -224,10 +211,9 @@ async def test_columns_and_v1_rows_share_a_path_and_each_is_batched_with_its_lik
     assert len(bench.predictor.seen) == 2
 
 
-@LANES
 @pytest.mark.looptime
-async def test_nan_in_somebodys_row_reaches_that_caller_as_the_server_wrote_it(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists=VECTORS, fast_lane=lane)
+async def test_nan_in_somebodys_row_reaches_that_caller_as_the_server_wrote_it(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists=VECTORS)
     bench.predictor.behave = lambda seen, request: web.Response(
         body=b'{"note": "NaN \\" NaN", "vectors": [ [1] ,NaN, {"a": [-Infinity, NaN]} ], "x": NaN}'
     )
@@ -239,10 +225,9 @@ async def test_nan_in_somebodys_row_reaches_that_caller_as_the_server_wrote_it(s
     assert len(bench.predictor.seen) == 1
 
 
-@LANES
 @pytest.mark.looptime
-async def test_errors_about_requests_that_are_passed_on_have_the_same_shape(sidecar_of, lane):
-    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane, timeout=1)
+async def test_errors_about_requests_that_are_passed_on_have_the_same_shape(sidecar_of):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", timeout=1)
 
     def hang_up(seen: Seen, request: web.BaseRequest) -> web.StreamResponse | None:
         assert request.transport is not None
@@ -255,11 +240,10 @@ async def test_errors_about_requests_that_are_passed_on_have_the_same_shape(side
     assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}
 
 
-@LANES
 @pytest.mark.looptime
-async def test_a_long_list_to_rank_goes_in_parts_side_by_side_and_comes_back_in_one_order(sidecar_of, lane):
+async def test_a_long_list_to_rank_goes_in_parts_side_by_side_and_comes_back_in_one_order(sidecar_of):
     """text-embeddings-inference refuses more than 32 texts."""
-    bench = await sidecar_of(max_batch_size=100, max_latency=0, lists="tei-embed,tei-rerank", fast_lane=lane)
+    bench = await sidecar_of(max_batch_size=100, max_latency=0, lists="tei-embed,tei-rerank")
 
     def rank(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
         texts = json.loads(seen.body)["texts"]
@@ -282,10 +266,9 @@ async def test_a_long_list_to_rank_goes_in_parts_side_by_side_and_comes_back_in_
     assert [len(json.loads(seen.body)["texts"]) for seen in bench.predictor.seen] == [32, 32, 6]
 
 
-@LANES
 @pytest.mark.looptime
-async def test_a_ranked_request_that_its_server_refuses_gets_the_servers_own_words(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=0, lists="rerank", fast_lane=lane)
+async def test_a_ranked_request_that_its_server_refuses_gets_the_servers_own_words(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=0, lists="rerank")
     bench.predictor.behave = lambda seen, request: web.json_response({"message": "no such model"}, status=404)
     body = json.dumps({"query": "q", "documents": ["a", "b", "c"], "top_n": 1})
     status, answer, _ = await bench.post(body, "/v1/rerank")

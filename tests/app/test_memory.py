@@ -55,9 +55,8 @@ async def test_a_failed_request_leaves_nothing_behind(sidecar_of, no_collector, 
     assert bench.sidecar.bodies.memory.held == 0
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_off(sidecar_of, fast_lane):
-    bench = await sidecar_of(max_latency=0, timeout=5, fast_lane=fast_lane)
+async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_off(sidecar_of):
+    bench = await sidecar_of(max_latency=0, timeout=5)
     told = []
     body = json.dumps({"instances": ["x" * 20_000_000]}).encode()
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from carpool_sidecar.server.general import server
+from carpool_sidecar.server import admin
 
 pytestmark = pytest.mark.looptime
 
@@ -38,7 +38,7 @@ async def test_malformed_http_is_one_line_at_debug_without_what_was_sent(bench, 
 
 
 def test_a_bug_keeps_its_traceback(caplog):
-    log = server.ServerLog(logging.getLogger("carpool"))
+    log = admin.ServerLog(logging.getLogger("carpool"))
     error = ZeroDivisionError("why")
     log.exception("Unhandled exception", exc_info=error)
     (record,) = caplog.records

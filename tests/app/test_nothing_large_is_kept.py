@@ -1,4 +1,4 @@
-"""Whatever becomes of a message, and however it came, none of it is kept: all protocols, ways in, lanes and ends.
+"""Whatever becomes of a message, and however it came, none of it is kept: all protocols, ways in and ends.
 
 What is sent is above every size from which on something is done in steps, in parts or in place; and once more small,
 many times. Two callers send the same, so that what is batched goes together, and is sent again apart if it is refused.
@@ -29,7 +29,6 @@ TINY = 200  # for a start: whatever is remembered of many messages is remembered
 AT_ONCE = 2
 TOO_MANY_TEXTS, TOO_MANY_INTEGERS = 100_001, 262_145  # as the settings' page says
 
-LANES = ("on", "off")
 WAYS = large_messages.WAYS
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -248,18 +247,16 @@ async def bench_of(sidecar_of: Any, predictor: fake_predictor.FakePredictor, **c
 
 
 def by(*names: str) -> Any:
-    """Parameters: protocols, of which gRPC knows no lanes."""
-    return pytest.mark.parametrize(
-        ("protocol", "lane"), [(name, lane) for name in names for lane in LANES if name != "gRPC" or lane == "on"]
-    )
+    """Parameters: protocols."""
+    return pytest.mark.parametrize("protocol", names)
 
 
 @by(*MESSAGES)
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_is_kept_of_messages_that_are_answered(
-    sidecar_of: Any, predictor: fake_predictor.FakePredictor, protocol: str, way: str, lane: str
+    sidecar_of: Any, predictor: fake_predictor.FakePredictor, protocol: str, way: str
 ) -> None:
-    async with bench_of(sidecar_of, predictor, fast_lane=lane, upstream=UPSTREAMS.get(protocol, "http")) as bench:
+    async with bench_of(sidecar_of, predictor, upstream=UPSTREAMS.get(protocol, "http")) as bench:
         await bench.try_all(MESSAGES[protocol], way, "answered")
     assert bench.failures == [], "\n".join(bench.failures)
 
@@ -267,9 +264,9 @@ async def test_nothing_is_kept_of_messages_that_are_answered(
 @by("v1", "v2", "gRPC")
 @pytest.mark.parametrize("end", ENDS)
 async def test_nothing_is_kept_of_messages_that_are_not_answered(
-    sidecar_of: Any, predictor: fake_predictor.FakePredictor, protocol: str, end: str, lane: str
+    sidecar_of: Any, predictor: fake_predictor.FakePredictor, protocol: str, end: str
 ) -> None:
-    async with bench_of(sidecar_of, predictor, fast_lane=lane, **settings_for(end)) as bench:
+    async with bench_of(sidecar_of, predictor, **settings_for(end)) as bench:
         if end == "refused by the predictor":
             predictor.behave, bench.predictor.refuses = echoing.refuse, True
         elif end == "the predictor breaks off":

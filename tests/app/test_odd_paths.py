@@ -54,9 +54,9 @@ def shown(target: str) -> str:
     return ascii(target[:40])
 
 
-@pytest.fixture(params=["on", "off"], ids=["fast lane", "general lane"])
-async def bench(request: pytest.FixtureRequest, sidecar_of: Start) -> Bench:
-    return await sidecar_of(max_batch_size=1, fast_lane=request.param)
+@pytest.fixture
+async def bench(sidecar_of: Start) -> Bench:
+    return await sidecar_of(max_batch_size=1)
 
 
 async def status_of(bench: Bench, method: str, target: str) -> str:

@@ -37,7 +37,6 @@ LATE_IN_CHUNKS = head(b"Transfer-Encoding: chunked") + b"400\r\n" + BODY
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -49,11 +48,9 @@ LATE_IN_CHUNKS = head(b"Transfer-Encoding: chunked") + b"400\r\n" + BODY
         pytest.param(head(b"Content-Length: 9999999999999999999"), 400, id="length that no body has"),
     ],
 )
-async def test_a_refusal_is_read_by_who_goes_on_sending_and_nothing_waits_for_the_rest(
-    sidecar_of, fast_lane, sent, status
-):
+async def test_a_refusal_is_read_by_who_goes_on_sending_and_nothing_waits_for_the_rest(sidecar_of, sent, status):
     times = {"timeout": 2.5, "head_timeout": 2.5}
-    bench = await sidecar_of(fast_lane=fast_lane, max_latency=0, max_body_bytes=100_000, **times)
+    bench = await sidecar_of(max_latency=0, max_body_bytes=100_000, **times)
     for more in ([], [b"x"] * 6):
         answer, seconds = await talk(bench, sent, *more)
         assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -62,9 +59,8 @@ async def test_a_refusal_is_read_by_who_goes_on_sending_and_nothing_waits_for_th
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_the_last_answer_before_shutdown_is_read_by_who_sends_more_than_is_read(sidecar_of, fast_lane):
-    bench = await sidecar_of(fast_lane=fast_lane, max_latency=0, quiet_period=0.0)
+async def test_the_last_answer_before_shutdown_is_read_by_who_sends_more_than_is_read(sidecar_of):
+    bench = await sidecar_of(max_latency=0, quiet_period=0.0)
     bench.predictor.gate.clear()
     request = head(b"Content-Length: 17") + BODY
     asking = asyncio.ensure_future(talk(bench, request, request * 20_000))
@@ -79,9 +75,8 @@ async def test_the_last_answer_before_shutdown_is_read_by_who_sends_more_than_is
 
 
 @pytest.mark.uvloop
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_who_is_refused_and_told_so_ends_the_connection(sidecar_of, fast_lane):
-    bench = await sidecar_of(fast_lane=fast_lane, max_body_bytes=1024, head_timeout=0.1)
+async def test_who_is_refused_and_told_so_ends_the_connection(sidecar_of):
+    bench = await sidecar_of(max_body_bytes=1024, head_timeout=0.1)
     for sent, status in ((head(b"Content-Length: 2000"), 413), (head()[:20], 408)):
         reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)
         writer.write(sent)

@@ -16,11 +16,8 @@ HEADER = "x-Priority"
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_higher_levels_leave_first_whatever_word_they_say(sidecar_of, lane):
-    bench = await sidecar_of(
-        policy="window", max_latency=0, max_batch_size=1, max_in_flight=1, priority_header=HEADER, fast_lane=lane
-    )
+async def test_higher_levels_leave_first_whatever_word_they_say(sidecar_of):
+    bench = await sidecar_of(policy="window", max_latency=0, max_batch_size=1, max_in_flight=1, priority_header=HEADER)
     json = {"Content-Type": "application/json"}
     bench.predictor.gate.clear()
     calls = []
@@ -36,9 +33,8 @@ async def test_higher_levels_leave_first_whatever_word_they_say(sidecar_of, lane
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_who_says_anything_else_is_told_what_may_be_said(sidecar_of, lane):
-    bench = await sidecar_of(priority_header=HEADER, fast_lane=lane)
+async def test_who_says_anything_else_is_told_what_may_be_said(sidecar_of):
+    bench = await sidecar_of(priority_header=HEADER)
     status, body, _ = await bench.post(
         '{"instances":[1]}', headers={"Content-Type": "application/json", HEADER: "urgent"}
     )
@@ -55,11 +51,10 @@ async def test_without_the_setting_the_header_says_nothing(sidecar_of):
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("protocol", ["v2 on", "v2 off", "gRPC"])
+@pytest.mark.parametrize("protocol", ["v2", "gRPC"])
 async def test_levels_are_those_of_any_protocol(protocol):
-    lane = "off" if protocol == "v2 off" else "on"
     settings = {"max_batch_size": 1, "max_in_flight": 1, "max_latency": 0, "priority_header": HEADER}
-    async with v2_bench.running(fast_lane=lane, **settings) as bench:
+    async with v2_bench.running(**settings) as bench:
         order = []
 
         async def call(said: str) -> None:

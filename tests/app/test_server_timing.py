@@ -21,9 +21,8 @@ def told(text: str) -> tuple[float, float, str, int]:
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_each_caller_is_told_of_its_own_wait_and_of_the_batch(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=3, max_latency=500, server_timing=True, fast_lane=lane)
+async def test_each_caller_is_told_of_its_own_wait_and_of_the_batch(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=500, server_timing=True)
     bench.predictor.service = lambda rows: 0.1
     early = asyncio.create_task(bench.post('{"instances":[1]}'))
     await asyncio.sleep(0.2)
@@ -34,18 +33,16 @@ async def test_each_caller_is_told_of_its_own_wait_and_of_the_batch(sidecar_of, 
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_nothing_is_told_unless_asked_for_nor_with_a_refusal(sidecar_of, lane):
-    silent = await sidecar_of(max_latency=0, fast_lane=lane)
+async def test_nothing_is_told_unless_asked_for_nor_with_a_refusal(sidecar_of):
+    silent = await sidecar_of(max_latency=0)
     assert "Server-Timing" not in (await silent.post('{"instances":[1]}'))[2]
-    telling = await sidecar_of(max_latency=0, fast_lane=lane, server_timing=True)
+    telling = await sidecar_of(max_latency=0, server_timing=True)
     assert "Server-Timing" not in (await telling.post("{"))[2]
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_a_request_of_several_batches_is_told_of_its_first(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=0, max_in_flight=1, server_timing=True, fast_lane=lane)
+async def test_a_request_of_several_batches_is_told_of_its_first(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=0, max_in_flight=1, server_timing=True)
     bench.predictor.service = lambda rows: 0.1
     _, _, headers = await bench.post('{"instances":[1,2,3,4]}')
     queue, predict, _, rows = told(headers["Server-Timing"])
@@ -67,9 +64,8 @@ async def test_grpc_callers_are_told_in_trailing_metadata():
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_a_request_that_was_sent_again_is_told_of_its_first_batch(sidecar_of, lane):
-    bench = await sidecar_of(max_batch_size=2, max_latency=500, server_timing=True, fast_lane=lane)
+async def test_a_request_that_was_sent_again_is_told_of_its_first_batch(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, server_timing=True)
     bench.predictor.service = lambda rows: 0.1
     bench.predictor.behave = fake_predictor.refuse_poison(400, b"666")
     posts = [asyncio.create_task(bench.post(body)) for body in ('{"instances":[1]}', '{"instances":[666]}')]

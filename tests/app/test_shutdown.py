@@ -24,10 +24,9 @@ async def test_readiness_turns_at_once_and_requests_are_still_served_in_the_quie
     assert asyncio.get_running_loop().time() >= 5
 
 
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_connections_are_kept_in_the_quiet_period_and_closed_behind_answers_at_its_end(sidecar_of, fast_lane):
+async def test_connections_are_kept_in_the_quiet_period_and_closed_behind_answers_at_its_end(sidecar_of):
     """A client that connects anew comes back while endpoints name the pod."""
-    bench = await sidecar_of(max_latency=0, quiet_period=5, fast_lane=fast_lane)
+    bench = await sidecar_of(max_latency=0, quiet_period=5)
     draining = asyncio.ensure_future(bench.sidecar.drain())
     kept = {}
     for moment in (1, 2.5, 3.5, 4.5):

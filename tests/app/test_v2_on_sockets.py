@@ -186,13 +186,12 @@ MISFITS = (
 
 
 class TestShapesAndDataThatDoNotGoTogether:
-    @pytest.mark.parametrize("fast_lane", ["on", "off"])
     @pytest.mark.parametrize("in_pieces", [False, True], ids=["whole", "in_pieces"])
-    async def test_are_the_servers_to_refuse_over_http(self, fast_lane: str, in_pieces: bool) -> None:
+    async def test_are_the_servers_to_refuse_over_http(self, in_pieces: bool) -> None:
         large = rows("identity", [1.5] * 200_000)
         one_less = large._replace(name="large", body=large.body.replace(b"200000", b"200001"))
         assert one_less.body != large.body
-        async with v2_bench.running(fast_lane=fast_lane) as bench:
+        async with v2_bench.running() as bench:
             for asked in (*(KNOWN[name] for name in MISFITS), one_less):
                 alone = await bench.ask(asked, bench.fake.http)
                 bench.fake.received.clear()

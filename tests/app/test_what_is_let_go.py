@@ -1,4 +1,4 @@
-"""However a request over HTTP ends, on either lane, nothing of it waits for the garbage collector, or is kept."""
+"""However a request over HTTP ends, nothing of it waits for the garbage collector, or is kept."""
 
 from __future__ import annotations
 
@@ -88,13 +88,12 @@ def behaviour(how: str) -> fake_predictor.Behaviour:
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("lane", ["on", "off"])
 @pytest.mark.parametrize("how", HOW_IT_ENDS)
-async def test_a_v1_request_leaves_nothing(sidecar_of: Any, lane: str, how: str) -> None:
+async def test_a_v1_request_leaves_nothing(sidecar_of: Any, how: str) -> None:
     is_asyncios = not isinstance(asyncio.get_running_loop(), uvloop.Loop)
     if is_asyncios and sys.version_info >= (3, 13) and how == "left in the middle of the answer":
         pytest.skip("asyncio's own transport of Python 3.13 keeps the error of a write, and the frames that called it")
-    bench = await sidecar_of(max_latency=1, fast_lane=lane)
+    bench = await sidecar_of(max_latency=1)
     predictor = bench.predictor
     predictor.behave = behaviour(how)
     path = "/v1/models/m:explain" if how in PASSED_THROUGH else "/v1/models/m:predict"
@@ -130,11 +129,10 @@ def in_binary(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> http_r
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("lane", ["on", "off"])
 @pytest.mark.parametrize("made", [in_json, in_binary])
-async def test_a_v2_request_leaves_nothing(made: Callable[..., http_requests.InferRequest], lane: str) -> None:
+async def test_a_v2_request_leaves_nothing(made: Callable[..., http_requests.InferRequest]) -> None:
     left: dict[str, list[str]] = {}
-    async with v2_bench.running(fast_lane=lane) as bench:
+    async with v2_bench.running() as bench:
 
         async def run(how: str) -> None:
             model = "marked" if how == "refused by the predictor" else "identity"
@@ -163,10 +161,9 @@ def refuse_poison(seen: fake_predictor.Seen, request: web.BaseRequest) -> web.St
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("lane", ["on", "off"])
-async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any, lane: str) -> None:
+async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any) -> None:
     """Batches retried by halves, suspects that travel alone, and callers who leave amid that."""
-    bench = await sidecar_of(max_latency=50, max_batch_size=8, fast_lane=lane)
+    bench = await sidecar_of(max_latency=50, max_batch_size=8)
     bench.predictor.behave = refuse_poison
     core, path = bench.sidecar.core, "/v1/models/m:predict"
     rounds = 0
@@ -204,14 +201,13 @@ async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any, lane
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("lane", ["on", "off"])
 @pytest.mark.parametrize("made", [in_json, in_binary])
 async def test_v2_requests_that_are_retried_by_halves_leave_nothing(
-    made: Callable[..., http_requests.InferRequest], lane: str
+    made: Callable[..., http_requests.InferRequest],
 ) -> None:
     good, bad = made(), made(400)
     headers = "".join(f"{name}: {value}\r\n" for name, value in good.headers.items())
-    async with v2_bench.running(fast_lane=lane, max_latency=100) as bench:
+    async with v2_bench.running(max_latency=100) as bench:
 
         async def storm() -> None:
             port, path = bench.sidecar.settings.port, "/v2/models/marked/infer"

@@ -28,10 +28,10 @@ from carpool_sidecar import config, drain, metrics
 from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.protocols import steps as in_steps
-from carpool_sidecar.server import data_port, predict, responses
-from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import heads, requests
-from carpool_sidecar.server.general import body_reader
+from carpool_sidecar.server import body_reader, connection_limit, predict, responses
+from carpool_sidecar.server.http1 import connection as connections
+from carpool_sidecar.server.http1 import heads, requests
+from carpool_sidecar.server.http1 import server as http1
 from tests import loopback
 from tests.bench import bodies, command_line, machine, processes, wrk
 
@@ -131,9 +131,10 @@ async def own_microseconds(
         counters,
     )
     fast_requests = requests.FastRequests(rules, calls_driver, clock)
-    limit = data_port.ConnectionLimit(_BATCH, lambda: None)
-    fast = data_port.FastLane(chosen, fast_requests, lambda since: asyncio.Protocol(), limit)
-    opened = [connections.Connection(fast) for _ in range(_BATCH)]
+    limit = connection_limit.ConnectionLimit(_BATCH, lambda: None)
+    nobody = cast(connections.Handler, None)  # all requests are plain
+    server = http1.Server(chosen, fast_requests, nobody, limit)
+    opened = [connections.Connection(server) for _ in range(_BATCH)]
     for connection in opened:
         connection.connection_made(Silent())
     request = _HEAD % 37 + bodies.exact(37)

@@ -33,13 +33,14 @@ from carpool_sidecar.protocols import interface, models, v1
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_grpc import tensors
 from carpool_sidecar.protocols.v2_http import codec as http_codec
-from carpool_sidecar.server import data_port, predict
-from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import questions, requests
-from carpool_sidecar.server.general import body_reader
+from carpool_sidecar.server import body_reader, connection_limit, predict
 from carpool_sidecar.server.grpc import passthrough, service
+from carpool_sidecar.server.http1 import connection as connections
+from carpool_sidecar.server.http1 import handler, relay, requests
+from carpool_sidecar.server.http1 import server as http1
 from carpool_sidecar.server.http2 import frames
 from carpool_sidecar.server.http2 import server as http2
+from carpool_sidecar.upstream import readiness, streaming
 from tests.bench import bodies
 from tests.bench.v2 import stub, traffic
 
@@ -61,6 +62,9 @@ class Silent(asyncio.Transport):
         self.written += len(data)
 
     def close(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
@@ -127,9 +131,9 @@ Sending = Callable[[], Sequence[tuple[Any, bytes]]]
 
 
 def open_connections(
-    site: Site, transports: Sequence[Silent], to: calls.Predictor, asking: questions.Questions | None = None
+    site: Site, transports: Sequence[Silent], to: calls.Predictor, streams: streaming.Streams | None = None
 ) -> list[connections.Connection]:
-    """A connection of the fast lane for each of these, whose batches go `to` a predictor."""
+    """A connection for each of these, whose batches go `to` a predictor, and all else over `streams`."""
     models_of_v2 = routes.Models(
         site.registry(lambda model: http_codec.Codec(models.ModelInfo(), model.avoid), 1024), to
     )
@@ -141,15 +145,13 @@ def open_connections(
         site.life,
         site.counters,
     )
-    limit = data_port.ConnectionLimit(len(transports), lambda: None)
-    fast = data_port.FastLane(
-        site.settings,
-        requests.FastRequests(rules, site.driver, time.monotonic),
-        lambda since: asyncio.Protocol(),
-        limit,
-        asking,
-    )
-    opened = [connections.Connection(fast) for _ in transports]
+    limit = connection_limit.ConnectionLimit(len(transports), lambda: None)
+    relays = relay.Relays(streams or streaming.Streams("http://127.0.0.1:1", 5.0), lambda: False, lambda status: None)
+    outcomes = predict.Outcomes(site.driver)
+    answering = handler.Handler(rules, outcomes, relays, cast(readiness.Readiness, None))  # nobody probes
+    plain = requests.FastRequests(rules, site.driver, time.monotonic)
+    server = http1.Server(site.settings, plain, answering, limit)
+    opened = [connections.Connection(server) for _ in transports]
     for each, transport in zip(opened, transports, strict=True):
         each.connection_made(transport)
     return opened

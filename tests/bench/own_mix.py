@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import cProfile
-import functools
 import itertools
 import math
 import socket
@@ -19,10 +18,8 @@ from typing import Any, Final, cast
 
 import uvloop
 
-from carpool_sidecar import metrics
-from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import questions
-from carpool_sidecar.upstream import connection, predictor
+from carpool_sidecar.server.http1 import connection as connections
+from carpool_sidecar.upstream import predictor, streaming
 from tests.bench import mix, own
 
 _TRIES, _TURNS = 100, 20
@@ -55,9 +52,6 @@ class Wire(own.Silent):
 
     def write(self, data: Any) -> None:
         self._asked += data
-
-    def is_closing(self) -> bool:
-        return False
 
     def abort(self) -> None:
         if self._ends[0].fileno() >= 0:
@@ -103,13 +97,11 @@ class Stand:
 
     def __init__(self, cell: str, wires: list[Wire]) -> None:
         self.site = own.Site(lambda body: b"")
-        passed = functools.partial(connection.PassedAnswerReader, connection.KnownHeads())
-        self._relay = predictor.HttpPredictor(_BASE, 5.0, make_reader=passed)
+        self._streams = streaming.Streams(_BASE, 5.0)
         self._predictor = predictor.HttpPredictor(_BASE, 5.0)
         self._wires = wires
         self._callers = [Client() for _ in range(own.BATCH)]
-        asking = questions.Questions(self._relay, self.site.life, metrics.Metrics())
-        self._opened = own.open_connections(self.site, self._callers, self._predictor, asking)
+        self._opened = own.open_connections(self.site, self._callers, self._predictor, self._streams)
         kind, belongs = CELLS[cell]
         listed = [each for each in mix.requests(kind, "127.0.0.1:9081", _PATH, _SIZE) if belongs(each)]
         self._requests = itertools.cycle(listed)
@@ -135,7 +127,7 @@ class Stand:
     async def close(self) -> None:
         """Let go of the connections to the predictor."""
         self.site.driver.close()
-        await self._relay.close()
+        await self._streams.close()
         await self._predictor.close()
 
 

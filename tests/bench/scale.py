@@ -30,7 +30,7 @@ from tests.bench.peers import stub
 
 CONNECTIONS, KEYS = 10_000, 100_000
 MEMORY_TARGET, COST_TARGET = 6_000.0, 1.3
-"""Bytes of an idle connection on the fast lane; CPU of a request with most connections over that with fewest."""
+"""Bytes of an idle connection; CPU of a request with most connections over that with fewest."""
 
 _AT_ONCE = 10
 _WARM = 200

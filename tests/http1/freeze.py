@@ -23,10 +23,9 @@ from tests import loopback
 from tests.http1 import corpus, exchange
 
 KEPT = pathlib.Path(__file__).with_name("outcomes.json.gz")
-LANES = ("on", "off")
 _FIRST_NUMBER = 500_000
 # Every request finds a free place at the predictor: batches hold what one client sent at once, and nobody waits.
-_CHOSEN = {
+_CHOSEN: dict[str, Any] = {
     **exchange.TIMES, "policy": "window", "max_latency": 0.0, "max_in_flight": 1000, "max_batch_size": 8,
     "retry_budget": 100.0,
     "max_body_bytes": 400_000, "max_queue_instances": 64, "max_queue_bytes": 1 << 30, "quiet_period": 0.0,
@@ -34,15 +33,14 @@ _CHOSEN = {
 _AT_ONCE = 300  # clients
 _SLOT, _LONG = 0.1, 2.0  # seconds: those who have the predictor to themselves; longer waits leave no connection
 
-Outcomes = dict[str, list[str]]
-"""By stream: what happened, with the fast lane on and off."""
+Outcomes = dict[str, str]
+"""By stream: what happened."""
 
 
 class Site:
     """A sidecar and its predictor, in a loop of virtual time."""
 
-    def __init__(self, fast: str) -> None:
-        self._fast = fast
+    def __init__(self) -> None:
         self._number = _FIRST_NUMBER
         self.predictor = exchange.Predictor()
 
@@ -50,8 +48,8 @@ class Site:
         """Listen."""
         self.port, admin_port, component_port = loopback.free_ports(3)
         await self.predictor.listen(component_port)
-        ports = {"port": self.port, "admin_port": admin_port, "component_port": component_port}
-        settings = config.Settings(host="127.0.0.1", admin_host="127.0.0.1", fast_lane=self._fast, **ports, **_CHOSEN)
+        ports: dict[str, Any] = {"port": self.port, "admin_port": admin_port, "component_port": component_port}
+        settings = config.Settings(host="127.0.0.1", admin_host="127.0.0.1", **ports, **_CHOSEN)
         clock = asyncio.get_running_loop().time
         probe = probes.tcp_probe(component_port)
         self.sidecar = wiring.Sidecar(settings, (probe,), clock, cpu_clock=lambda: 0.0)
@@ -118,8 +116,7 @@ def run(groups: Sequence[str]) -> tuple[Outcomes, list[str]]:
     logging.getLogger().addHandler(complaints)
     found: Outcomes = {}
     try:
-        for fast in LANES:
-            loop.run_until_complete(_run_lane(fast, groups, found))
+        loop.run_until_complete(_run(groups, found))
     finally:
         logging.getLogger().removeHandler(complaints)
         loop.run_until_complete(loop.shutdown_asyncgens())
@@ -127,8 +124,8 @@ def run(groups: Sequence[str]) -> tuple[Outcomes, list[str]]:
     return found, complaints.texts
 
 
-async def _run_lane(fast: str, groups: Sequence[str], found: Outcomes) -> None:
-    site = Site(fast)
+async def _run(groups: Sequence[str], found: Outcomes) -> None:
+    site = Site()
     await site.start()
     try:
         for group in groups:
@@ -136,7 +133,7 @@ async def _run_lane(fast: str, groups: Sequence[str], found: Outcomes) -> None:
             for start in range(0, len(streams), _AT_ONCE):
                 some = streams[start : start + _AT_ONCE]
                 for stream, told in zip(some, await site.run(some), strict=True):
-                    found.setdefault(stream.key, []).append(told)
+                    found[stream.key] = told
     finally:
         await site.stop()
 
@@ -144,13 +141,13 @@ async def _run_lane(fast: str, groups: Sequence[str], found: Outcomes) -> None:
 def kept() -> Outcomes:
     """The outcomes that were kept."""
     texts, by_key = json.loads(gzip.decompress(KEPT.read_bytes()))
-    return {key: [texts[place] for place in places] for key, places in by_key.items()}
+    return {key: texts[place] for key, place in by_key.items()}
 
 
 def keep(outcomes: Outcomes) -> None:
     """Keep these, each text once."""
     texts: dict[str, int] = {}
-    by_key = {key: [texts.setdefault(told, len(texts)) for told in both] for key, both in outcomes.items()}
+    by_key = {key: texts.setdefault(told, len(texts)) for key, told in outcomes.items()}
     KEPT.write_bytes(gzip.compress(json.dumps([list(texts), by_key], indent=0).encode(), mtime=0))
 
 
@@ -160,17 +157,8 @@ def differences(was: Outcomes, now: Outcomes) -> Iterator[str]:
         before = was.get(key)
         if before is None:
             yield f"{key}: new"
-            continue
-        for fast, old, new in zip(LANES, before, told, strict=True):
-            if old != new:
-                yield f"{key}, fast lane {fast}\n--- was\n{old}\n+++ is\n{new}"
-
-
-def between_lanes(outcomes: Outcomes) -> Iterator[str]:
-    """In words, what differs between the lanes."""
-    for key, (on, off) in outcomes.items():
-        if on != off:
-            yield f"{key}\n--- fast lane on\n{on}\n+++ fast lane off\n{off}"
+        elif before != told:
+            yield f"{key}\n--- was\n{before}\n+++ is\n{told}"
 
 
 def main() -> None:
@@ -178,18 +166,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", help="groups of streams; all, if none is named")
     parser.add_argument("--write", action="store_true", help="keep what is found")
-    parser.add_argument("--lanes", action="store_true", help="show what differs between the lanes, as it is kept")
     chosen = parser.parse_args()
     was = kept() if KEPT.exists() else {}
     groups = chosen.groups or list(corpus.GROUPS)
-    if chosen.lanes:
-        shown: Any = between_lanes({key: both for key, both in was.items() if key.partition(": ")[0] in groups})
-    else:
-        now, complaints = run(groups)
-        shown = [*differences(was, now), *complaints, f"{len(now)} streams"]
-        if chosen.write:
-            others = {key: both for key, both in was.items() if key.partition(": ")[0] in corpus.GROUPS.keys() - groups}
-            keep({**others, **now})
+    now, complaints = run(groups)
+    if chosen.write:
+        others = {key: told for key, told in was.items() if key.partition(": ")[0] in corpus.GROUPS.keys() - groups}
+        keep({**others, **now})
+    shown = [*differences(was, now), *complaints, f"{len(now)} streams"]
     for each in shown:
         print(each, end="\n\n")  # noqa: T201
 

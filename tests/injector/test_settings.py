@@ -69,7 +69,6 @@ def test_every_setting_of_the_sidecar_can_be_annotated_unless_the_takeover_decid
         "grpc_port",
         "component_grpc_port",
         "enable_batcher",
-        "fast_lane",
     }
     assert set(sidecar_config.Settings.model_fields) - set(FLAGS) == decided_here
 

@@ -1,25 +1,23 @@
-"""What the two lanes may differ in, in words and in code; anything else is a difference.
+"""What the two ways may differ in, in words and in code; anything else is a difference.
 
 Everywhere:
 
 - `Date`: its value, not whether and where it is there.
-- `batchId`: its value. Pipelined requests are sent to the predictor at once by the fast
-  lane, may share a batch there, and are predicted one by one by aiohttp. So when they are answered, how instances are
+- `batchId`: its value. Plain pipelined requests are sent to the predictor at once and may share a batch there; others
+  are served one by one. So when they are answered, how instances are
   grouped in calls to the predictor, whether it gets those of a batch that it refuses once more, and which request ids
   and trace these carry, is compared only where a stream has a single predict request, or there is a place at the
   predictor for each.
-- The text in which aiohttp's parser quotes malformed bytes: it quotes no more than the last read, so it depends on how
-  the network cut the stream. That it is a 400 and ends the connection does not.
 - Which of two timers that fall due at the same moment is first, and so whether a 504 speaks of the request's deadline
   or of the predictor's time.
 - Which part of a request that was cut is the first to fail, and so how many instances its error speaks of.
 - Ports of loopback addresses.
 - Whether the end of a connection is a reset: the system makes one of a close while the client is still sending.
-- By up to a second, when a client is told that it is late, and when a connection that nobody uses ends: aiohttp rounds
-  its timers up to whole seconds of the loop's clock, the fast lane looks at the clock once a second for all its
-  connections.
-- Of pipelined requests that were accepted before shutdown began, the fast lane answers all and closes with the last;
-  aiohttp takes the first only, and closes. (Compared with a single one; `tests/server` has the rest.)
+- By up to a second, when a client is told that it is late, and when a connection that nobody uses ends: the clock is
+  looked at once a second for all connections.
+- Of plain pipelined requests that were accepted before shutdown began, all are answered, and the connection closes with
+  the last; others are served one by one, and it closes behind the first. (Compared with a single one; `tests/server`
+  has the rest.)
 """
 
 from __future__ import annotations
@@ -123,7 +121,7 @@ def _ending(transcript: exchange.Transcript) -> str:
 
 
 def _told(what: str, fast: object, slow: object) -> str:
-    return f"{what}, fast lane on:  {_short(fast)}\n{what}, fast lane off: {_short(slow)}"
+    return f"{what}, short way on:  {_short(fast)}\n{what}, short way off: {_short(slow)}"
 
 
 def _short(value: object, limit: int = 3000) -> str:

@@ -1,4 +1,4 @@
-"""One sidecar in front of a recording predictor, with the fast lane on or off."""
+"""A sidecar in front of a recording predictor, in which plain requests take a short way, or that of any other."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Lane:
     """The sidecar, its predictor, and what both did. Start and use it in one event loop."""
 
     def __init__(self, fast: str, **chosen: Any) -> None:
-        self.name = f"fast lane {fast}"
+        self.name = f"short way {fast}"
+        self._fast = fast
         self.predictor = recorder.Recorder()
         self._runner = web.ServerRunner(self.predictor.server, shutdown_timeout=0.1)
-        self._chosen = {**TIMES, **ALONE, **LIMITS, "quiet_period": 0.0, "fast_lane": fast, **chosen}
+        self._chosen = {**TIMES, **ALONE, **LIMITS, "quiet_period": 0.0, **chosen}
 
     async def start(self) -> None:
         """Listen."""
@@ -53,6 +54,8 @@ class Lane:
         clock = asyncio.get_running_loop().time
         self.sidecar = wiring.Sidecar(settings, (probes.tcp_probe(self.component_port),), clock)
         await self.sidecar.start()
+        if self._fast == "off" and self.sidecar._http is not None:
+            self.sidecar._http.reader = None  # as where nothing is batched: no request is a plain one
 
     async def stop(self) -> None:
         """Close everything."""

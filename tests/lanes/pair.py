@@ -1,4 +1,4 @@
-"""Two sidecars, one with the fast lane and one without, and the same bytes through both."""
+"""Two sidecars, of which one has a short way for plain requests and one has not, and the same bytes through both."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Complaints(logging.Handler):
 
 @dataclass
 class Pair:
-    """Runs streams through both lanes."""
+    """Runs streams both ways."""
 
     fast: lane.Lane
     slow: lane.Lane
@@ -122,7 +122,7 @@ class Pair:
             found.append(f"one of {streams}\n{stray}")
         ours_, theirs_ = ({name: count for name, count in each.items() if count} for each in (fast_counts, slow_counts))
         if ours_ != theirs_ and not found:
-            found.append(f"{streams}\ncounted with the fast lane on:  {ours_}\ncounted with it off: {theirs_}")
+            found.append(f"{streams}\ncounted with the short way on:  {ours_}\ncounted without it: {theirs_}")
         return [*found, *_unrest(self.fast), *_unrest(self.slow)]
 
     def _difference(self, stream: Stream, ours: differences.Result, theirs: differences.Result) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -251,10 +250,3 @@ def test_a_client_that_reads_slowly_gets_all_of_its_answers(pair_of: Callable[..
     size, end, count = _both(pair, script)
     assert size > 18 * _MIB
     assert (end, count) == ("left", 4)
-
-
-def test_settings_that_both_lanes_are_compared_under_are_the_same_but_for_the_switch(lanes: Pair) -> None:
-    fast, slow = (dict(each.sidecar.settings) for each in (lanes.fast, lanes.slow))
-    differing = {name for name in fast if fast[name] != slow[name]}
-    assert differing == {"fast_lane", "port", "admin_port", "component_port"}
-    assert dataclasses.is_dataclass(Stream)

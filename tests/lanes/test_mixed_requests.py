@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lanes import bodies, exchange, heads, recorder, streams
-from tests.lanes.exchange import Leave, Wait
+from tests.lanes.exchange import Wait
 from tests.lanes.pair import Pair, Stream
 
 pytestmark = pytest.mark.timeout(300)  # thousands of requests
@@ -73,25 +73,7 @@ def test_requests_of_all_kinds_each_after_the_answer_to_the_one_before_are_answe
     lanes.compare(sent)
 
 
-def test_the_connection_comes_back_after_each_odd_request(lanes: Pair) -> None:
-    lent = {"another method": "method", "chunks": "chunked", "no row": "body", "of 1.0": "head"}
-    lane = lanes.fast.sidecar._fast_lane
-    assert lane is not None
-    for name, odd in _ODD.items():
-        if name == "a refused upgrade":
-            continue
-        before = dict(lanes.fast.sidecar.metrics.handovers.read())
-        steps = [step for _ in range(4) for step in (odd.replace(b"@@@@@@", b"000001"), Wait(1), _PLAIN, Wait(1))]
-        transcript = lanes.loop.run_until_complete(lanes.fast.converse([*steps, Leave.CLOSE]))
-        assert transcript.count == 8
-        after = lanes.fast.sidecar.metrics.handovers.read()
-        grown = {reason: after[reason] - before[reason] for reason in after if after[reason] > before[reason]}
-        assert grown == ({(lent[name],): 4} if name in lent else {})
-    assert lanes.fast.leftovers() == {}
-
-
-# With `hang_up` the question is asked once more, by the general server.
-@pytest.mark.parametrize("behaviour", [each for each in recorder.BEHAVIOURS if each != "hang_up"])
+@pytest.mark.parametrize("behaviour", recorder.BEHAVIOURS)
 @pytest.mark.parametrize("path", [b"/v1/models/%b-@@@@@@", b"/v2/models/%b-@@@@@@/ready", b"/v2/models/%b-@@@@@@"])
 def test_a_question_is_passed_on_and_answered_alike_whatever_the_predictor_does(
     lanes: Pair, behaviour: str, path: bytes

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-import aiohttp
-from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
 
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
-from carpool_sidecar.server.general import body_reader
+from carpool_sidecar.server import body_reader, responses
+from carpool_sidecar.server.http1 import exchange, handler, messages
 
 Send = Callable[[str, bytes], Awaitable["Connection"]]
 
@@ -21,7 +20,7 @@ CHUNKED = "Transfer-Encoding: chunked"
 
 
 class Site:
-    """A server whose handler does nothing but read the body, and keeps what came of it."""
+    """Answers requests by reading their bodies, and keeps what came of it. Implements `connection.Handler`."""
 
     def __init__(self) -> None:
         self.memory = ledger.Ledger(4_000_000)
@@ -29,19 +28,29 @@ class Site:
         self.started = asyncio.Event()
         self.outcomes: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
 
-    async def handle(self, request: web.BaseRequest) -> web.Response:
+    def read_head(self, text: bytes) -> messages.RequestHead:
+        return messages.read_head(text)
+
+    def begin(self, asked: exchange.Exchange) -> None:
+        if asked.head.method == "GET":
+            asked.respond(responses.Response(200, (), b"got"))
+            return
+        body = handler.CollectedBody(asked)
+        asked.consumer = body
+        asked.task = asyncio.get_running_loop().create_task(self._read(asked, body))
+
+    async def _read(self, asked: exchange.Exchange, source: handler.CollectedBody) -> None:
         self.started.set()
         try:
-            body = await self.reader.read(request)
+            body = await self.reader.read(source)
         except BaseException as error:
             self.outcomes.put_nowait(error)
             if not isinstance(error, errors.CarpoolError):
                 raise
-            response = web.Response(status=errors.status_of(error), text=str(error))
-            response.force_close()
-            return response
-        self.outcomes.put_nowait(body)
-        return web.Response(text=str(len(body)))
+            asked.respond(responses.Response(errors.status_of(error), (), str(error).encode(), close=True))
+        else:
+            self.outcomes.put_nowait(body)
+            asked.respond(responses.Response(200, (), str(len(body)).encode()))
 
 
 class Connection:
@@ -79,24 +88,39 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-class Wire:
-    """As much of aiohttp's protocol as a `StreamReader` needs."""
+class Arriving:
+    """A request of which only the head is there. Implements `body_reader.Source`."""
 
-    connected = True
+    chunks = 0
 
-    def resume_reading(self, resume_parser: bool = True) -> None: ...
+    def __init__(self, length: int, **headers: str) -> None:
+        self.length: int | None = length
+        self.headers = CIMultiDict({name.replace("_", "-"): value for name, value in headers.items()})
+        self.is_complete = False
+        self._came: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+
+    def feed(self, *parts: bytes | Exception) -> None:
+        for part in parts:
+            self._came.put_nowait(part)
+
+    def end(self) -> None:
+        self.is_complete = True
+        self._came.put_nowait(b"")
+
+    def send_continue(self) -> None:
+        """Nobody waits for that."""
+
+    async def read(self) -> bytes:
+        part = await self._came.get()
+        if isinstance(part, Exception):
+            raise part
+        return part
 
 
-def arriving(length: int) -> web.BaseRequest:
-    """A request of which only the head is there."""
-    content = aiohttp.StreamReader(Wire(), 2**16)
-    return make_mocked_request("POST", "/", {"Content-Length": str(length)}, payload=content)
-
-
-def arrived(body: bytes) -> web.BaseRequest:
-    request = arriving(len(body))
-    request.content.feed_data(body)
-    request.content.feed_eof()
+def arrived(body: bytes) -> Arriving:
+    request = Arriving(len(body))
+    request.feed(body)
+    request.end()
     return request
 
 

@@ -7,11 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
-import yarl
-from aiohttp import web
 
-from carpool_sidecar import errors
-from carpool_sidecar.server.general import passthrough
+from tests.server import front
 from tests.server.body_reader_site import Connection, Send, Site
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -48,27 +45,9 @@ async def _raw_server(script: Script) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def _front(predictor_port: int) -> AsyncIterator[tuple[passthrough.PassThrough, int]]:
-    proxy = passthrough.PassThrough(
-        yarl.URL(f"http://127.0.0.1:{predictor_port}"), connect_timeout=5, is_ending=lambda: False
-    )
-
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            return await proxy.handle(request)
-        except errors.CarpoolError as error:
-            return web.json_response({"error": str(error)}, status=errors.status_of(error))
-
-    server = web.Server(handle, handler_cancellation=True, auto_decompress=False, access_log=None)
-    listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    try:
-        yield proxy, listening.sockets[0].getsockname()[1]
-    finally:
-        listening.close()
-        await proxy.close()
-        server.pre_shutdown()
-        await server.shutdown(0.01)
-        await listening.wait_closed()
+async def _front(predictor_port: int, reads_first: bool = False) -> AsyncIterator[tuple[front.Front, int]]:
+    async with front.relaying(predictor_port, reads_first) as (proxy, port):
+        yield proxy, port
 
 
 @pytest.fixture
@@ -86,9 +65,9 @@ def proxy_predictor(proxy_stack: AsyncExitStack) -> Callable[[Script], Awaitable
 @pytest.fixture
 def proxy_front(
     proxy_stack: AsyncExitStack,
-) -> Callable[[int], Awaitable[tuple[passthrough.PassThrough, int]]]:
+) -> Callable[..., Awaitable[tuple[front.Front, int]]]:
     """Starts the pass-through in front of a port; returns it and its own port."""
-    return lambda port: proxy_stack.enter_async_context(_front(port))
+    return lambda port, **chosen: proxy_stack.enter_async_context(_front(port, **chosen))
 
 
 @pytest.fixture
@@ -112,7 +91,7 @@ def proxy_connect(proxy_stack: AsyncExitStack) -> Callable[[int], Awaitable[Stre
 @pytest.fixture
 def proxy_exchange(
     proxy_predictor: Callable[[Script], Awaitable[int]],
-    proxy_front: Callable[[int], Awaitable[tuple[passthrough.PassThrough, int]]],
+    proxy_front: Callable[..., Awaitable[tuple[front.Front, int]]],
     proxy_connect: Callable[[int], Awaitable[Streams]],
 ) -> Callable[[bytes, bytes], Awaitable[tuple[bytes, bytes]]]:
     """Sends one raw request through the proxy to a predictor with one raw answer, then closes.
@@ -148,30 +127,17 @@ def site() -> Site:
 
 
 @pytest.fixture
-async def post(site: Site, request: pytest.FixtureRequest) -> AsyncIterator[Send]:
-    """Send `POST /` with the given header lines, then the given first bytes of the body.
-
-    Its parameter: whether the server cancels the handler of a client that left.
-    """
-    server = web.Server(
-        site.handle,
-        auto_decompress=False,
-        lingering_time=0.0,
-        handler_cancellation=getattr(request, "param", False),
-    )
-    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
+async def post(site: Site) -> AsyncIterator[Send]:
+    """Send `POST /` with the given header lines, then the given first bytes of the body."""
     connections = []
+    async with front.serving(site, site.memory) as (_, port):
 
-    async def post(headers: str, body: bytes) -> Connection:
-        connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
-        connections.append(connection)
-        await connection.send(b"POST / HTTP/1.1\r\nHost: a\r\n" + headers.encode() + b"\r\n\r\n" + body)
-        return connection
+        async def post(headers: str, body: bytes) -> Connection:
+            connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+            connections.append(connection)
+            await connection.send(b"POST / HTTP/1.1\r\nHost: a\r\n" + headers.encode() + b"\r\n\r\n" + body)
+            return connection
 
-    yield post
-    for connection in connections:
-        await connection.close()
-    listener.close()
-    await listener.wait_closed()
-    await server.shutdown(1.0)
+        yield post
+        for connection in connections:
+            await connection.close()

@@ -11,7 +11,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import models
 from carpool_sidecar.server import predict
-from tests.server.fast_lane import Bench, post, settle
+from tests.server.connection_bench import Bench, post, settle
 from tests.server.test_fast_connections_v2 import BODY, INFER, Predictor, answer, infer
 
 pytestmark = pytest.mark.looptime
@@ -65,14 +65,14 @@ async def test_a_deadline_that_passed_meanwhile_is_told_at_once(predictor: Predi
         rules.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.3)
 
 
-async def test_on_the_fast_lane_only_requests_without_a_deadline_wait(predictor: Predictor) -> None:
+async def test_only_plain_requests_without_a_deadline_wait(predictor: Predictor) -> None:
     bench = predictor.bench()
     waits, hurries = bench.connect(), bench.connect()
     hurried = post(BODY, b"carpool-timeout-ms: 300", target=INFER)
     waits.send(infer())
     hurries.send(hurried)
     await settle()
-    assert [general.data for general in bench.generals] == [hurried]
+    assert [asked.data for asked in bench.asked] == [hurried]
     predictor.may_tell.set()
     for _ in range(5):
         await settle()
@@ -82,14 +82,14 @@ async def test_on_the_fast_lane_only_requests_without_a_deadline_wait(predictor:
     await predictor.registry.close()
 
 
-async def test_once_the_model_is_known_a_deadline_keeps_nobody_from_the_fast_lane(predictor: Predictor) -> None:
+async def test_once_the_model_is_known_a_deadline_keeps_nobody_from_being_plain(predictor: Predictor) -> None:
     bench = predictor.bench()
     predictor.may_tell.set()
     await predictor.registry.ask(models.ModelName("m", ""))
     bench.connect().send(post(BODY, b"carpool-timeout-ms: 300", target=INFER))
     found: list[calls.Call] = bench.driver.calls
     assert [call.tag.timeout for call in found] == [0.3]
-    assert bench.generals == []
+    assert bench.asked == []
     await predictor.registry.close()
 
 

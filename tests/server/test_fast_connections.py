@@ -1,4 +1,4 @@
-"""Requests on a connection of the fast lane: understood however they arrive, answered each in its turn."""
+"""Requests on a connection: understood however they arrive, answered each in its turn."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.server.fast import connection, heads, questions
-from tests.server.fast_lane import BODY, PREDICT, V1_ROUTE, Bench, Transport, get, post, settle
+from carpool_sidecar.server.http1 import connection, heads
+from tests.server.connection_bench import BODY, PREDICT, V1_ROUTE, Bench, Transport, get, post, settle
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_a_request_may_be_cut_at_any_byte(bench: Bench, before: bytes) -> 
         assert (call.tag.request_id, bytes(call.payload.text)) == ("7", b"[1]")
         bench.driver.answer()
         assert client.statuses == [200] * (2 if before else 1)
-    assert bench.generals == []
+    assert bench.asked == []
     assert (bench.life.active, bench.bodies.memory.held) == (0, 0)
 
 
@@ -106,10 +106,9 @@ async def test_no_more_than_64_requests_wait_and_most_of_the_rest_stays_in_the_s
     while bench.driver.calls:
         bench.driver.answer()
         await settle()
-    assert client.is_reading()
     assert predictions(client) == list(range(100))
-    [general] = bench.generals
-    assert general.data == following
+    [asked] = bench.asked
+    assert asked.data == following
 
 
 async def test_of_pipelined_requests_only_those_of_one_batch_key_are_in_the_queue_at_once(bench: Bench) -> None:
@@ -129,38 +128,26 @@ async def test_of_pipelined_requests_only_those_of_one_batch_key_are_in_the_queu
     assert (bench.life.active, bench.bodies.memory.held) == (0, 0)
 
 
-async def test_a_request_for_the_general_server_waits_until_earlier_answers_are_given(bench: Bench) -> None:
+async def test_any_other_request_waits_until_earlier_answers_are_given_and_those_behind_wait_for_its_own(
+    bench: Bench,
+) -> None:
     client = bench.connect()
     client.send(numbered(2) + get() + post())
     assert len(bench.driver.calls) == 2
-    assert bench.generals == []
+    assert bench.asked == []
     bench.driver.answer()
     await settle()
-    assert bench.generals == []
+    assert bench.asked == []
     bench.driver.answer()
     await settle()
-    [general] = bench.generals
-    assert general.data == get() + post()
-    assert client.protocol is general
-    assert general.transport is client
+    [asked] = bench.asked
+    assert asked.data == get() + post()
     assert client.is_reading()
-    assert bench.connections == set()
-
-
-class Relay:
-    """Keeps the questions that it is to send."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def post(
-        self, target: str, headers: object, body: object, timeout: float, reply: object, head: bytes = b""
-    ) -> Relay:
-        self.sent.append(head)
-        return self
-
-    def cancel(self) -> None:
-        """Nobody waits for the answer."""
+    asked.answer()
+    await settle()
+    bench.driver.answer()
+    assert client.statuses == [200] * 4
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
 def with_head_of(size: int, request: bytes) -> bytes:
@@ -169,16 +156,13 @@ def with_head_of(size: int, request: bytes) -> bytes:
     return request[:end] + filler + b"x" * (size - end - 4 - len(filler)) + request[end:]
 
 
-@pytest.mark.parametrize("request_", [post(), get()], ids=["predict", "question"])
-async def test_a_head_of_more_than_16_kib_is_for_the_general_server(bench: Bench, request_: bytes) -> None:
-    relay = Relay()
-    bench.questions = questions.Questions(relay, bench.life, bench.metrics)
-    bench.connect().send(with_head_of(heads.MAX_HEAD, request_))
-    assert (len(bench.generals), bench.driver.submitted + len(relay.sent)) == (0, 1)
-    longer = with_head_of(heads.MAX_HEAD + 1, request_)
+async def test_a_head_of_more_than_16_kib_is_not_that_of_a_plain_request(bench: Bench) -> None:
+    bench.connect().send(with_head_of(heads.MAX_HEAD, post()))
+    assert (len(bench.asked), bench.driver.submitted) == (0, 1)
+    longer = with_head_of(heads.MAX_HEAD + 1, post())
     bench.connect().send(longer)
-    assert (len(bench.generals), bench.driver.submitted + len(relay.sent)) == (1, 1)
-    assert bench.generals[0].data == longer
+    assert (len(bench.asked), bench.driver.submitted) == (1, 1)
+    assert bench.asked[0].data == longer
 
 
 async def test_a_head_of_more_than_16_kib_that_came_in_parts_is_no_begun_head_any_more(bench: Bench) -> None:
@@ -187,26 +171,24 @@ async def test_a_head_of_more_than_16_kib_that_came_in_parts_is_no_begun_head_an
     protocol = client.protocol
     client.send(longer[:1000])
     client.send(longer[1000:])
-    assert bench.generals[0].data == longer
+    assert bench.asked[0].data == longer
     assert isinstance(protocol, connection.Connection)
     assert not protocol.may_ask(bench.now + 1)  # as it may where a head has begun
-    bench.now += 5
-    assert not protocol.may_ask(bench.now)
 
 
-async def test_a_small_head_behind_much_else_stays_on_the_fast_lane(bench: Bench) -> None:
+async def test_a_small_head_behind_much_else_is_that_of_a_plain_request(bench: Bench) -> None:
     client = bench.connect()
     much = post(b'{"instances":["' + b"x" * 2 * heads.MAX_HEAD + b'"]}')
     client.send(much + post(b'{"instances":["x"]}', b"X-Other: 1"))
-    assert (bench.driver.submitted, bench.generals) == (2, [])
+    assert (bench.driver.submitted, bench.asked) == (2, [])
 
 
-async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(bench: Bench) -> None:
+async def test_a_connection_with_a_request_that_takes_its_time_is_left_alone(bench: Bench) -> None:
     client = bench.connect()
     client.send(get())
     client.send(post())
     await bench.pass_time(10_000)
-    assert bench.generals[0].data == get() + post()
+    assert bench.asked[0].data == get() + post()
     assert bench.driver.submitted == 0
     assert not client.is_closing()
 
@@ -225,15 +207,14 @@ async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(be
         "in two pieces", "too large in the end",
     ],
 )  # fmt: skip
-async def test_a_body_that_is_no_call_is_left_to_the_general_server(request_: bytes) -> None:
+async def test_a_body_that_is_no_call_is_left_to_who_answers_any_request(request_: bytes) -> None:
     bench = Bench(max_body_bytes=1024)
     for cut in (len(request_), len(request_) - 1):
         client = bench.connect()
         client.send(request_[:cut])
-        if client.protocol not in bench.generals:
-            client.send(request_[cut:])
-        assert bench.generals[-1].data == request_[: len(bench.generals[-1].data)]
-    assert bench.generals[0].data == request_
+        client.send(request_[cut:])
+        assert bench.asked[-1].data == request_
+        bench.asked[-1].answer(close=True)
     assert (bench.life.active, bench.bodies.memory.held, bench.driver.submitted) == (0, 0, 0)
 
 
@@ -249,7 +230,7 @@ async def test_a_body_that_is_no_predict_request_is_told_so_and_the_connection_g
         client.send(request[cut:] + post())
         bench.driver.answer()
     assert client.statuses == [400, 200] * 2
-    assert bench.generals == []
+    assert bench.asked == []
     assert (bench.life.active, bench.bodies.memory.held, bench.driver.submitted) == (0, 0, 2)
     refused = bench.metrics.registry.get_sample_value
     assert refused("carpool_requests_total", {"lane": "batched", "code": "400"}) == 2
@@ -276,7 +257,7 @@ async def test_a_small_coded_body_is_a_call_of_its_size_when_it_is_undone(bench:
     bench.driver.answer()
     bench.driver.answer()
     assert client.statuses == [200, 200]
-    assert bench.generals == []
+    assert bench.asked == []
 
 
 async def test_bytes_after_an_answer_that_closes_are_not_served(bench: Bench) -> None:
@@ -290,7 +271,7 @@ async def test_bytes_after_an_answer_that_closes_are_not_served(bench: Bench) ->
     assert client.statuses == [413]
     assert b"\r\nConnection: close\r\n" in client.received
     assert bench.driver.submitted == 1
-    assert bench.generals == []
+    assert bench.asked == []
     assert client.is_lost
     assert bench.life.active == 0
 

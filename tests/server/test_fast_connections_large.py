@@ -1,4 +1,4 @@
-"""Large bodies on the fast lane are looked through in later turns of the loop; all else on the connection waits."""
+"""Large bodies of plain requests are looked through in later turns of the loop; all else on the connection waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from carpool_sidecar import drain
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface, steps, v1
-from tests.server.fast_lane import BODY, Bench, Transport, get, post, settle
+from tests.server.connection_bench import BODY, Bench, Transport, get, post, settle
 
 LARGE = b'{"instances":[%b]}' % b",".join([b'"a string"'] * 100)
 BROKEN = LARGE[:-1]
@@ -112,14 +112,14 @@ async def test_small_requests_of_others_are_served_meanwhile(bench: Bench, slow:
 
 
 @pytest.mark.parametrize("after", [b"", post()])
-async def test_what_turns_out_to_be_no_call_is_left_to_the_general_server_with_what_follows(
+async def test_what_turns_out_to_be_no_call_is_left_to_who_answers_any_request_and_what_follows_waits(
     bench: Bench, slow: Slow, after: bytes
 ) -> None:
     client = bench.connect()
     send(client, BROKEN, after)
     await let_go(slow)
-    assert bench.generals[0].data == post(BROKEN) + after
-    assert bench.memory.held == 0
+    assert bench.asked[0].data == post(BROKEN) + after
+    assert bench.memory.held == len(after)
 
 
 async def test_a_caller_that_leaves_meanwhile_leaves_nothing_behind(bench: Bench, slow: Slow) -> None:
@@ -145,21 +145,21 @@ async def test_a_connection_that_is_shut_meanwhile_leaves_nothing_behind(bench: 
     assert (bench.memory.held, bench.memory.active) == (0, 0)
 
 
-async def test_draining_leaves_it_to_the_general_server_to_refuse(bench: Bench, slow: Slow) -> None:
+async def test_draining_leaves_it_to_who_answers_any_request_to_refuse(bench: Bench, slow: Slow) -> None:
     client = bench.connect()
     send(client, LARGE)
     await settle()
     bench.life.draining, bench.life.phase = True, drain.Phase.REFUSING
     await let_go(slow)
-    assert bench.generals[0].data == post(LARGE)
+    assert bench.asked[0].data == post(LARGE)
 
 
-async def test_a_request_for_the_general_server_waits_for_it(bench: Bench, slow: Slow) -> None:
+async def test_any_other_request_waits_for_it(bench: Bench, slow: Slow) -> None:
     client = bench.connect()
     send(client, LARGE, get())
     await let_go(slow)
-    assert not bench.generals
+    assert not bench.asked
     bench.driver.answer()
     await settle()
-    assert bench.generals[0].data == get()
+    assert bench.asked[0].data == get()
     assert client.statuses == [200]

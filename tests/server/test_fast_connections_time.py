@@ -1,4 +1,4 @@
-"""Clients of the fast lane that stop sending, or leave: nobody waits for them, and nothing of theirs stays counted."""
+"""Clients that stop sending, or leave: nobody waits for them, and nothing of theirs stays counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from carpool_sidecar import errors
-from tests.server.fast_lane import BODY, Bench, Transport, get, post, settle
+from tests.server.connection_bench import BODY, Bench, Transport, get, post, settle
 
 LONG = json.dumps({"instances": ["x" * 1000]}).encode()
 HEAD = post(b"", length=len(LONG))
@@ -64,7 +64,7 @@ async def test_every_head_has_the_whole_time(bench: Bench) -> None:
         client.send(post()[30:])
         bench.driver.answer()
         assert client.statuses == [200] * count
-    assert bench.generals == []
+    assert bench.asked == []
 
 
 async def test_a_head_may_begin_while_earlier_requests_wait_for_their_answers(bench: Bench) -> None:
@@ -136,8 +136,8 @@ async def test_a_body_that_is_no_call_in_the_end_is_given_back_and_handed_over_w
     body = body[:-2] + b" " * (len(LONG) - len(body)) + b"}}"
     for start in range(0, len(HEAD + body), 90):
         client.send((HEAD + body)[start : start + 90])
-    assert bench.generals[0].data == HEAD + body
-    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
+    assert bench.asked[0].data == HEAD + body
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 1)
 
 
 async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_as_far_as_it_came(bench: Bench) -> None:
@@ -147,16 +147,16 @@ async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_
     client.send(LONG[100:149])
     assert bench.bodies.memory.held == 149
     client.send(LONG[149:160])
-    assert bench.generals[0].data == HEAD + LONG[:160]
-    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
+    assert bench.asked[0].data == HEAD + LONG[:160]
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 1)
 
 
 async def test_no_body_begins_where_there_is_no_room_for_it(bench: Bench) -> None:
     bench.memory.limit = 50
     client = bench.connect()
     client.send(HEAD + LONG[:100])
-    assert bench.generals[0].data == HEAD + LONG[:100]
-    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
+    assert bench.asked[0].data == HEAD + LONG[:100]
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 1)
 
 
 @pytest.mark.parametrize("is_full_then", [True, False])
@@ -227,10 +227,14 @@ async def test_idle_connections_are_closed_and_only_those(bench: Bench) -> None:
     "stray",
     [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\0", b"nonsense", b"GET /\xff HTTP/1.1\r\n", b"SSH-2.0-x\r\n"],
 )
-async def test_what_can_become_no_request_is_the_general_servers_at_once(bench: Bench, stray: bytes) -> None:
+async def test_what_can_become_no_request_is_refused_at_once(bench: Bench, stray: bytes) -> None:
     client = bench.connect()
     client.send(stray)
-    assert bench.generals[0].data == stray
+    assert client.statuses == [400]
+    assert b"\r\nConnection: close\r\n" in client.received
+    await settle()
+    assert client.is_lost
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
 # --- clients who leave ------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ async def test_requests_of_a_client_that_left_are_cancelled_answered_or_not(benc
     assert bench.life.active == 0
     assert bench.connections == set()
     await settle()
-    assert (client.received, bench.generals) == (b"", [])
+    assert (client.received, bench.asked) == (b"", [])
 
 
 async def test_an_answer_that_was_on_its_way_to_a_client_that_left_goes_nowhere(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""v2 requests on the fast lane: their models are asked about first, and their bodies may be JSON and binary."""
+"""Plain v2 requests: their models are asked about first, and their bodies may be JSON and binary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from carpool_sidecar.batching import model_registry, routes
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_http import codec
-from tests.server.fast_lane import V1_ROUTE, Bench, Transport, post, settle
+from tests.server.connection_bench import V1_ROUTE, Bench, Transport, post, settle
 
 INFER = b"/v2/models/m/infer"
 BODY = b'{"id":"7","inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1.5,2]}]}'
@@ -77,9 +77,9 @@ async def test_a_head_without_the_size_of_its_json_is_not_taken_for_one_that_has
         b"\r\nContent-Length", b"\r\nInference-Header-Content-Length: %d\r\nContent-Length" % len(BODY)
     )
     bench.connect().send(sized)
-    assert (bench.driver.submitted, bench.generals) == (2, [])
+    assert (bench.driver.submitted, bench.asked) == (2, [])
     bench.connect().send(request)
-    assert (bench.driver.submitted, len(bench.generals)) == (2, 1)
+    assert (bench.driver.submitted, len(bench.asked)) == (2, 1)
 
 
 async def test_requests_wait_until_the_predictor_has_told_of_their_model_and_keep_their_order(
@@ -94,7 +94,7 @@ async def test_requests_wait_until_the_predictor_has_told_of_their_model_and_kee
     await told(predictor, client)
     assert [call.payload.row_count for call in bench.driver.calls] == [1, 1]
     assert bench.driver.calls[0].max_batch_size == 4
-    assert bench.generals == []
+    assert bench.asked == []
     answer(bench)
     answer(bench)
     assert client.statuses == [200, 200]
@@ -131,7 +131,7 @@ async def test_the_same_connection_is_recognised_whatever_the_size_of_the_json_b
         assert call.tag.json_size == len(header)
         assert call.payload.row_count == 1
         answer(bench)
-    assert bench.generals == []
+    assert bench.asked == []
     assert client.statuses == [200, 200, 200]
 
 
@@ -148,16 +148,16 @@ async def test_json_and_binary_callers_may_share_a_batch(predictor: Predictor) -
 
 
 @pytest.mark.parametrize("target", [b"/v2/models/other/infer", INFER])
-async def test_what_must_not_be_batched_is_left_to_the_general_server(target: bytes) -> None:
+async def test_what_must_not_be_batched_is_left_to_who_answers_any_request(target: bytes) -> None:
     predictor = Predictor(models.ModelInfo(max_batch_size=0))
     bench = predictor.bench()
     client = bench.connect()
     request = post(BODY, target=target)
     client.send(request)
     await settle()
-    assert bench.generals == []
+    assert bench.asked == []
     await told(predictor, client)
-    assert [general.data for general in bench.generals] == [request]
+    assert [asked.data for asked in bench.asked] == [request]
     assert bench.driver.calls == []
 
 
@@ -170,7 +170,7 @@ async def test_a_model_whose_outputs_turn_out_to_be_uneven_is_batched_no_more(pr
     (await predictor.registry.ask(models.ModelName("m"))).avoid()
     client.send(infer())
     assert bench.driver.calls == []
-    assert [general.data for general in bench.generals] == [infer()]
+    assert [asked.data for asked in bench.asked] == [infer()]
     await predictor.registry.close()
 
 
@@ -182,8 +182,8 @@ async def test_a_request_counts_as_accepted_while_its_model_is_asked_about(predi
     assert bench.life.active == 1
     bench.life.draining, bench.life.phase = True, drain.Phase.REFUSING
     await told(predictor, client)
-    assert [general.data for general in bench.generals] == [infer()]
-    assert bench.life.active == 0
+    assert [asked.data for asked in bench.asked] == [infer()]
+    assert bench.life.active == 1
     await predictor.registry.close()
 
 

@@ -1,4 +1,4 @@
-"""Clients of the fast lane that send and do not read: what waits for them is bounded, counted, and cut off in time."""
+"""Clients that send and do not read: what waits for them is bounded, counted, and cut off in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from carpool_sidecar import drain, errors
-from tests.server.fast_lane import Bench, Transport, get, post, settle
+from tests.server.connection_bench import Bench, Transport, get, post, settle
 
 ROW = b'"%b"'
 LARGE = 1_000_000
@@ -62,11 +62,11 @@ async def test_requests_that_are_here_already_wait_for_the_client_to_read(bench:
     client.send(post() * 5 + get())
     await settle()
     assert bench.driver.submitted == 1
-    assert bench.generals == []
+    assert bench.asked == []
     client.go_on_reading()
     await settle()
     assert client.statuses == [200] * 5
-    assert bench.generals[0].data == get()
+    assert bench.asked[0].data == get()
 
 
 async def test_an_unread_answer_counts_as_a_body_and_its_request_as_active_until_it_is_read(bench: Bench) -> None:
@@ -122,7 +122,7 @@ async def test_unread_answers_that_fill_the_memory_refuse_new_work(bench: Bench)
     other = bench.connect()
     other.send(post())
     assert bench.driver.submitted == 1
-    assert bench.generals[0].data == post()  # which refuses it
+    assert bench.asked[0].data == post()  # which refuses it
 
 
 async def test_a_client_that_does_not_read_is_cut_off_sooner_when_memory_is_short(bench: Bench) -> None:
@@ -226,7 +226,7 @@ async def test_in_the_quiet_period_all_is_served_here_and_connections_are_kept(b
         client.send(post(b"{"))
     assert client.statuses == [200, 400] * 3
     assert b"Connection: close" not in client.received
-    assert bench.generals == []
+    assert bench.asked == []
 
 
 async def test_at_the_end_of_the_quiet_period_a_refusal_closes_the_connection_too(bench: Bench) -> None:
@@ -262,11 +262,11 @@ async def test_while_draining_all_accepted_requests_are_answered_before_the_conn
     assert client.is_lost
 
 
-async def test_while_draining_new_requests_are_the_general_servers_to_refuse(bench: Bench) -> None:
+async def test_while_draining_new_requests_are_left_to_who_answers_any_request(bench: Bench) -> None:
     bench.life.draining, bench.life.phase = True, drain.Phase.REFUSING
     client = bench.connect()
     client.send(post())
-    assert bench.generals[0].data == post()
+    assert bench.asked[0].data == post()
 
 
 async def test_all_connections_can_be_ended_whatever_they_are_at(bench: Bench) -> None:

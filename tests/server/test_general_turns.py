@@ -1,4 +1,4 @@
-"""The general server with a client whose bytes are dear to take: others get their turns, and memory stays small."""
+"""A client whose bytes are dear to take: others get their turns, and memory stays small."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
 
-from carpool_sidecar.server import data_port, responses
-from carpool_sidecar.server.general import server as general
+from tests.server import connection_bench, front
 from tests.server.body_reader_site import CHUNKED, Connection, Site, chunk, until
 
 HEAD = f"POST / HTTP/1.1\r\nHost: a\r\n{CHUNKED}\r\n\r\n".encode()
 END = chunk(b"")
-_PER_TURN = 128 + 2048 // 5
+_PER_TURN = 128
 
 
 class Turns:
@@ -33,10 +31,9 @@ class Turns:
 
 
 class Bench:
-    """A general server with a site behind it, and what clients wrote to it."""
+    """A site behind a port, and the turns of the loop."""
 
-    def __init__(self, server: general.Server, port: int, site: Site) -> None:
-        self.server = server
+    def __init__(self, port: int, site: Site) -> None:
         self.site = site
         self.port = port
         self.turns = Turns()
@@ -44,96 +41,40 @@ class Bench:
 
 @pytest.fixture
 async def bench(site: Site) -> AsyncIterator[Bench]:
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "GET":
-            return web.Response(text="got")
-        return await site.handle(request)
-
-    server = general.Server(
-        handle,
-        data_port.ConnectionLimit(10, lambda: None),
-        site.memory,
-        asyncio.get_running_loop().time,
-        10.0,
-        lambda error, seconds: responses.Response(429, (), b""),
-        lingering_time=0.0,
-    )
-    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    found = Bench(server, listener.sockets[0].getsockname()[1], site)
-    yield found
-    found.turns.stop()
-    listener.close()
-    await listener.wait_closed()
-    server.close()
-    await server.shutdown(1.0)
+    async with front.serving(site, site.memory) as (_, port):
+        found = Bench(port, site)
+        yield found
+        found.turns.stop()
 
 
-class StuckTransport(asyncio.Transport):
-    """To a client that takes nothing: `close` waits for it for good."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_closed = self.is_aborted = self.is_at_end = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def write_eof(self) -> None:
-        self.is_at_end = True
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Nothing comes."""
-
-    def is_reading(self) -> bool:
-        return True
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def pause_reading(self) -> None:
-        """There is nothing to be read."""
-
-    def resume_reading(self) -> None:
-        """There is nothing to be read."""
+async def test_a_client_that_takes_no_refusal_either_loses_its_connection() -> None:
+    bench = connection_bench.Bench(head_timeout=10)
+    client = bench.connect()
+    client.stays = True
+    client.send(b"GET / HT")
+    await bench.pass_time(11)
+    assert client.statuses == [408]
+    assert client.is_ended
+    assert not client.is_aborted
+    await bench.pass_time(61)
+    assert client.is_lost
 
 
-async def test_a_client_that_takes_no_refusal_either_loses_its_connection(bench: Bench) -> None:
-    transport, connection = StuckTransport(), bench.server()
-    assert isinstance(connection, general.Connection)
-    connection.connection_made(transport)
-    connection.data_received(b"GET / HT")
-    now = asyncio.get_running_loop().time()
-    connection.expire(now + 11, 10)
-    await until(lambda: transport.is_at_end)
-    assert transport.written.startswith(b"HTTP/1.1 429 ")
-    connection.expire(now + 11.5, 10)
-    assert not transport.is_aborted
-    connection.expire(now + 22, 10)
-    assert transport.is_aborted
-    connection.connection_lost(None)
-
-
-@pytest.mark.parametrize(
-    "size", [100, 512 * 1024 + 100, 700_000], ids=["little", "its end fills aiohttp's buffer", "more than the buffer"]
-)
+@pytest.mark.parametrize("size", [100, 512 * 1024 + 100, 700_000], ids=["little", "much", "more"])
 async def test_what_comes_behind_an_unknown_upgrade_in_one_read_is_answered_whatever_body_is_in_front(
     bench: Bench, size: int
 ) -> None:
-    transport, connection = StuckTransport(), bench.server()
-    connection.connection_made(transport)
+    client = await connect(bench)
     upload = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size + b"v" * size
     upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
-    connection.data_received(upload + upgrade + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    await client.send(upload + upgrade + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert await bench.site.outcomes.get() == b"v" * size
-    await until(lambda: transport.written.count(b"HTTP/1.1 200 ") == 3)
-    connection.connection_lost(None)
+    for length in (len(str(size)), 3, 3):
+        assert await client.status() == 200
+        while await client.line():
+            pass
+        await client.read(length)
+    await client.close()
 
 
 async def connect(bench: Bench) -> Connection:

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import carpool_sidecar
-from carpool_sidecar.server.fast import head_lines
+from carpool_sidecar.server.http1 import head_lines
 from tests import native
 
-NAME = "server.fast.head_lines"
+NAME = "server.http1.head_lines"
 TOKEN = "!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits  # RFC 9110, section 5.6.2
 LONG = "x-" + "long" * 20
 KINDS = {

@@ -6,8 +6,6 @@ import contextlib
 import re
 
 import pytest
-from aiohttp import HttpVersion
-from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
@@ -57,22 +55,20 @@ def test_dropping_twice_is_dropping_once(fields: list[tuple[str, str]], named: l
 
 
 def test_outgoing_headers_record_the_hop_and_answer_expect_here() -> None:
-    request = make_mocked_request(
-        "POST", "/v1", headers={"Host": "model.example", "Expect": "100-Continue", "Content-Length": "4"}
-    )
-    outgoing = headers.outgoing_headers(request)
+    fields = CIMultiDict({"Host": "model.example", "Expect": "100-Continue", "Content-Length": "4"})
+    outgoing = headers.outgoing_headers(fields, "192.0.2.7", "model.example")
     assert outgoing["Host"] == outgoing["X-Forwarded-Host"] == "model.example"
     assert outgoing["X-Forwarded-Proto"] == "http"
+    assert outgoing["X-Forwarded-For"] == "192.0.2.7"
     assert outgoing["Content-Length"] == "4"
     assert "Expect" not in outgoing
 
 
-def test_a_field_that_comes_in_several_spellings_is_passed_on_whole_in_the_first() -> None:
-    """aiohttp's client keeps the last of two spellings, and all fields of one."""
+def test_a_field_that_comes_in_several_spellings_is_passed_on_as_it_came() -> None:
     fields = CIMultiDict([("Host", "h"), ("x-user", "a"), ("Accept", "*/*"), ("X-User", "b"), ("X-USER", "a")])
-    outgoing = headers.outgoing_headers(make_mocked_request("GET", "/", headers=fields))
+    outgoing = headers.outgoing_headers(fields, None, "h")
     passed = [item for item in outgoing.items() if item[0].lower() == "x-user"]
-    assert passed == [("x-user", "a"), ("x-user", "b"), ("x-user", "a")]
+    assert passed == [("x-user", "a"), ("X-User", "b"), ("X-USER", "a")]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +86,7 @@ def test_a_field_that_comes_in_several_spellings_is_passed_on_whole_in_the_first
 def test_an_upgrade_is_one_that_connection_names_and_that_is_not_h2c(
     fields: dict[str, str], upgrade: str | None
 ) -> None:
-    assert headers.requested_upgrade(make_mocked_request("GET", "/", headers=fields)) == upgrade
+    assert headers.requested_upgrade(CIMultiDict(fields)) == upgrade
 
 
 @pytest.mark.parametrize(("value", "is_utf8"), [("", True), ("a", True), ("größe €", True), ("a\udcffb", False)])
@@ -149,10 +145,10 @@ def test_a_forwarded_element_stays_one_element_whatever_the_host_says(peer: obje
     assert bare.count(";") == (2 if host else 1)
 
 
-V1_0, V1_1 = HttpVersion(1, 0), HttpVersion(1, 1)
+V1_0, V1_1 = (1, 0), (1, 1)
 
 
-def status(version: HttpVersion = V1_1, *fields: tuple[str, str]) -> int | None:
+def status(version: tuple[int, int] = V1_1, *fields: tuple[str, str]) -> int | None:
     told = headers.objection(version, CIMultiDict([("Host", "h"), *fields]))
     return None if told is None else told.status
 
@@ -179,7 +175,7 @@ def test_and_it_is_there_once() -> None:
     [((1, 1), None), ((1, 0), None), ((2, 0), 505), ((3, 0), 505), ((1, 2), 505), ((0, 9), 400)],
 )
 def test_the_versions_are_1_1_and_1_0(version: tuple[int, int], expected: int | None) -> None:
-    assert status(HttpVersion(*version)) == expected
+    assert status(version) == expected
 
 
 @pytest.mark.parametrize(

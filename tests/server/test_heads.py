@@ -1,4 +1,4 @@
-"""Which heads the fast lane takes: plain predict requests, read once and recognised when they come again."""
+"""Which heads are those of plain predict requests: read once and recognised when they come again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import config
 from carpool_sidecar.server import predict
-from carpool_sidecar.server.fast import heads, progress
-from tests.server.fast_lane import PREDICT, V1_ROUTES, post
+from carpool_sidecar.server.http1 import heads, messages
+from tests.server.connection_bench import PREDICT, V1_ROUTES, post
 
 SETTINGS = config.Settings(key_headers=("authorization", "content-type", "x-tenant"))
 RULES = predict.PredictRules(SETTINGS, SETTINGS.scheduler_limits, None, V1_ROUTES, None, None)  # type: ignore[arg-type] # for heads alone
@@ -170,7 +170,7 @@ def is_plain(
     return READER.read(text + b"\r\n") is not None
 
 
-def test_plain_heads_are_for_the_fast_lane() -> None:
+def test_plain_heads_are_those_of_plain_requests() -> None:
     assert is_plain()
     assert is_plain(b"Content-Type: application/json; charset=utf-8", b"Accept: */*", b"User-Agent: curl/8")
     assert is_plain(b"Connection: Keep-Alive", b"carpool-timeout-ms: 100", b"X-Any: !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -276,12 +276,13 @@ def test_values_are_read_without_the_spaces_around_them() -> None:
 
 
 def test_a_plain_head_may_go_on_at_every_byte() -> None:
-    beginning = progress.PartialHead()
+    beginning = messages.PartialHead(0.0)
     text = post(b"", b"X-Request-ID: 7", length=17)
     for count, byte in enumerate(text[:-1], 1):
-        assert beginning.may_go_on(bytes([byte]))
-        assert beginning.size == count
-    assert not beginning.may_go_on(text[-1:])
+        assert not beginning.add(bytes([byte]))
+        assert beginning.text == text[:count]
+    assert beginning.add(text[-1:])
+    assert beginning.text == text
 
 
 @pytest.mark.parametrize(
@@ -290,9 +291,11 @@ def test_a_plain_head_may_go_on_at_every_byte() -> None:
      b"GET / HTTP/1.1\nHost: h\n\n", b"POST / HTTP/1.1\r\nContent-Length: x"],
 )  # fmt: skip
 def test_what_can_become_no_head_is_known_at_once(begun: bytes) -> None:
-    assert not progress.PartialHead().may_go_on(begun)
-    beginning = progress.PartialHead()
-    assert not all(beginning.may_go_on(begun[at : at + 1]) for at in range(len(begun)))
+    with pytest.raises(messages.Malformed):
+        messages.PartialHead(0.0).add(begun)
+    beginning = messages.PartialHead(0.0)
+    with pytest.raises(messages.Malformed):
+        assert not any(beginning.add(begun[at : at + 1]) for at in range(len(begun)))
 
 
 def test_the_first_head_of_a_connection_is_recognised_by_those_of_others() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from carpool_sidecar.server import lingering
-from tests.server.fast_lane import Transport, settle
+from tests.server.connection_bench import Transport, settle
 
 pytestmark = pytest.mark.looptime
 

@@ -161,13 +161,7 @@ async def test_a_body_that_was_read_already_is_sent_with_its_length(
         got.append(await reader.readexactly(3))
         writer.write(OK)
 
-    proxy, port = await proxy_front(await proxy_predictor(predictor))
-    handle = proxy.handle
-
-    async def read_first(request: Any) -> Any:
-        return await handle(request, await request.read())
-
-    proxy.handle = read_first
+    _, port = await proxy_front(await proxy_predictor(predictor), reads_first=True)
     reader, writer = await proxy_connect(port)
     writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n")
     await reader.readuntil(b"ok")

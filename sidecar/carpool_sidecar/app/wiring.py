@@ -32,11 +32,19 @@ from carpool_sidecar.protocols import json_rows, models, v1
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.recording import document, file, ring
-from carpool_sidecar.server import admin, admin_clients, data_port, listening, local_answers, predict, unread
-from carpool_sidecar.server.fast import questions, requests
-from carpool_sidecar.server.general import body_reader, passthrough, request_handler
-from carpool_sidecar.server.general import server as general
-from carpool_sidecar.upstream import connection, model_questions, predictor, probes, readiness
+from carpool_sidecar.server import (
+    admin,
+    admin_clients,
+    body_reader,
+    connection_limit,
+    listening,
+    local_answers,
+    predict,
+    unread,
+)  # fmt: skip
+from carpool_sidecar.server.http1 import handler, relay, requests
+from carpool_sidecar.server.http1 import server as http1
+from carpool_sidecar.upstream import model_questions, predictor, probes, readiness, streaming
 
 if TYPE_CHECKING:
     from carpool_sidecar import tracing
@@ -107,8 +115,8 @@ class Sidecar:
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
         patience = unread.Patience(self.limits, self.ledger)
         self._unread = unread.Watch(patience.between_steps, clock)
-        self.connection_limit = data_port.ConnectionLimit(
-            chosen.max_connections or data_port.usual_limit(), self.metrics.connections_refused.inc, self._unread
+        self.connection_limit = connection_limit.ConnectionLimit(
+            chosen.max_connections or connection_limit.usual_limit(), self.metrics.connections_refused.inc, self._unread
         )
         admin_watch = unread.Watch(lambda step: min(admin_clients.LONGEST_UNREAD, patience.between_steps(step)), clock)
         self._admin_clients = admin_clients.Clients(admin_watch, chosen.head_timeout, chosen.keep_alive, clock)
@@ -119,9 +127,8 @@ class Sidecar:
         on_bug = self.metrics.internal_errors.labels("live").inc
         self.stream = event_stream.EventStream(sources, self.limits, observer, on_bug)
         self._lag = metrics.EventLoopLag(self.metrics.event_loop_lag, clock)
-        self._relay: passthrough.PassThrough | None = None
-        self._general: general.Server | None = None
-        self._fast_lane: data_port.FastLane | None = None
+        self._relays: relay.Relays | None = None
+        self._http: http1.Server | None = None
         self._grpc: port.GrpcPort | None = None
         self._admin_listeners: list[listening.Listener] = []
         self._runners: list[web.BaseRunner] = []
@@ -182,17 +189,15 @@ class Sidecar:
         if self.recorder is not None:
             await self.recorder.close()
         spans_left = asyncio.create_task(self._export_spans(), name="last spans")
-        if self._general is not None:
-            self._general.ending.set()
-        if self._fast_lane is not None:
-            await self._fast_lane.close(_CLOSING_SECONDS)
-        elif self._general is not None:
-            await self._general.stop_listening()
+        if self._relays is not None:
+            self._relays.close_tunnels()
+        if self._http is not None:
+            await self._http.close(_CLOSING_SECONDS)
         if self._grpc is not None:
             await self._grpc.close(_CLOSING_SECONDS)
-        if self._relay is not None:
+        if self._relays is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._relay.close(), _CLOSING_SECONDS)
+                await asyncio.wait_for(self._relays.streams.close(), _CLOSING_SECONDS)
         for runner in reversed(self._runners):  # the admin port's last
             if runner is self._runners[0]:
                 while self._admin_listeners:
@@ -200,8 +205,6 @@ class Sidecar:
             await runner.cleanup()
         self._admin_clients.stop()
         self._unread.stop()
-        if self._general is not None:
-            self._general.close()
         await self.upstreams.close()
         await self.ready.close()
         await spans_left
@@ -267,11 +270,6 @@ class Sidecar:
     # --- parts -------------------------------------------------------------------------------------------------
 
     async def _open_data_port(self) -> None:
-        relay = self._relay = passthrough.PassThrough(
-            self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.parting,
-            on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.ledger.reserve,
-        )  # fmt: skip
-        self.metrics.tunnels.set_function(lambda: relay.tunnels)
         rules = predict.PredictRules(
             self.settings,
             self.limits,
@@ -281,24 +279,18 @@ class Sidecar:
             self.metrics,
             self.timings,
         )
+        relays = self._relays = relay.Relays(
+            self.upstreams.streams,
+            lambda: self.life.parting,
+            functools.partial(self.metrics.answered, "passthrough"),
+            self.metrics.internal_errors.labels("passthrough").inc,
+        )
+        self.metrics.tunnels.set_function(lambda: len(relays.tunnels))
         outcomes = predict.Outcomes(self.driver, self.timings) if self.settings.enable_batcher else None
-        handler = request_handler.RequestHandler(rules, outcomes, relay, self.ready, self.upstreams.v1_models())
-        server = self._general = self._general_server(handler, rules)
-        self.metrics.lane_connections["general_lane"].set_function(lambda: len(server.connections))
-        runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
-        self._runners.append(runner)
-        await runner.setup()
-        if outcomes is None or self.settings.fast_lane == "off":
-            await server.listen(self.settings.host, self.settings.port, _BACKLOG)
-            return
-        fast_requests = requests.FastRequests(rules, self.driver, self._clock)
-        asking = None
-        if self.upstreams.v1_models() is None:
-            asking = questions.Questions(self.upstreams.relay, self.life, self.metrics)
-        lane = data_port.FastLane(self.settings, fast_requests, server, self.connection_limit, asking)
-        self._fast_lane = lane
-        self.metrics.lane_connections["fast_lane"].set_function(lambda: lane.open)
-        await self._fast_lane.listen(self.settings.host, self.settings.port, _BACKLOG)
+        answering = handler.Handler(rules, outcomes, relays, self.ready, self.upstreams.v1_models())
+        plain = requests.FastRequests(rules, self.driver, self._clock)
+        self._http = http1.Server(self.settings, plain, answering, self.connection_limit)
+        await self._http.listen(self.settings.host, self.settings.port, _BACKLOG)
 
     async def _open_grpc_port(self) -> None:
         rpc = self.upstreams.rpc
@@ -313,19 +305,6 @@ class Sidecar:
         )  # fmt: skip
         await self._grpc.server.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 
-    def _general_server(self, handler: request_handler.RequestHandler, rules: predict.PredictRules) -> general.Server:
-        return general.Server(
-            handler.handle,
-            self.connection_limit,
-            self.ledger,
-            self._clock,
-            self.settings.head_timeout,
-            rules.refusal,
-            access_log=None,
-            logger=general.ServerLog(log),
-            keepalive_timeout=self.settings.keep_alive,
-        )
-
     async def _open_admin_port(self) -> None:
         admin_port = admin.Admin(
             lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned,
@@ -334,7 +313,7 @@ class Sidecar:
         runner = web.AppRunner(
             admin_port.application(),
             access_log=None,
-            logger=general.ServerLog(log),
+            logger=admin.ServerLog(log),
             shutdown_timeout=_CLOSING_SECONDS,
         )
         self._runners.append(runner)
@@ -422,8 +401,7 @@ class Upstreams:
         self._clock = clock
         self._registries: list[model_registry.ModelRegistry] = []
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
-        reader = functools.partial(connection.PassedAnswerReader, connection.KnownHeads())
-        self.relay = predictor.HttpPredictor(base, chosen.connect_timeout, questions.MOST_BYTES, on_bug, reader)
+        self.streams = streaming.Streams(base, chosen.connect_timeout, on_bug)
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
@@ -451,7 +429,7 @@ class Upstreams:
         for each in self._registries:
             await each.close()
         await self.http.close()
-        await self.relay.close()
+        await self.streams.close()
         await self.questions.close()
         if self.rpc is not None:
             await self.rpc.close()

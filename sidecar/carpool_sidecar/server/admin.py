@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 import prometheus_client
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 import carpool_sidecar
 from carpool_sidecar import config, errors, metrics
@@ -224,3 +225,21 @@ def _is_loopback(address: str | None) -> bool:
 def _json(value: Any, status: int = 200) -> web.Response:
     body = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     return web.Response(body=body, status=status, content_type="application/json")
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The `logger` of an aiohttp server: malformed HTTP is one line at debug, without a word of what was sent.
+
+    Everything else is logged as aiohttp asks, bugs with their traceback. By itself it would log such HTTP as an error
+    that quotes the line: anyone who reaches the port could fill the log with that, and a line may hold credentials.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, None)
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info")
+        if isinstance(error, http_exceptions.HttpProcessingError):
+            super().log(logging.DEBUG, f"{msg}: %s", *args, type(error).__name__)
+        else:
+            super().log(level, msg, *args, **kwargs)

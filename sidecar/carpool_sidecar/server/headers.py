@@ -1,6 +1,6 @@
 """What the heads of requests may say, and which of it crosses the sidecar.
 
-Requests that aiohttp's parser lets pass and Go's net/http server refuses are refused here: whoever stands before or
+Requests that llhttp lets pass and Go's net/http server refuses are refused here: whoever stands before or
 behind the sidecar may read them in another way than it does, and such differences are what request smuggling is made
 of. Fields that belong to one connection do not cross (RFC 9110, section 7.6.1). The predictor is told who really called
 by `X-Forwarded-*` and `Forwarded` (RFC 7239): what earlier proxies wrote is kept and ours is appended, so that a
@@ -13,7 +13,7 @@ import ipaddress
 import re
 from typing import Final
 
-from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
+from aiohttp import hdrs
 from multidict import CIMultiDict, MultiMapping
 
 from carpool.program import addresses
@@ -24,8 +24,9 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # RFC 3986, 3.2.2, for a host with its port, as Go has it: no check of the structure, but no other bytes.
 _HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
-_NO_VERSION = HttpVersion(0, 9)
-# Of a Content-Length. Go's server refuses what is not below 2 ** 63; aiohttp's parser takes 2 ** 64 - 1 for no body.
+_NO_VERSION = (0, 9)
+_SERVED = ((1, 0), (1, 1))
+# Of a Content-Length. Go's server refuses what is not below 2 ** 63.
 _MOST_DIGITS = 18
 # The list of Go's httputil.ReverseProxy. TE goes too, although `TE: trailers` is harmless: trailers are not relayed.
 HOP_BY_HOP: Final[frozenset[str]] = frozenset(
@@ -67,33 +68,22 @@ def connection_options(headers: MultiMapping[str]) -> frozenset[str]:
     return frozenset(option.strip().lower() for option in values.split(",") if option.strip())
 
 
-def outgoing_headers(request: web.BaseRequest) -> CIMultiDict[str]:
-    """The end-to-end headers of `request`, with the hop through this sidecar recorded.
+def outgoing_headers(headers: MultiMapping[str], peer: str | None, host: str | None) -> CIMultiDict[str]:
+    """The end-to-end headers of a request of `peer`, an IP address, that asks for `host`; with this hop recorded.
 
-    Content-Length is kept where the caller sent one; without it the body is chunked or empty. `Expect: 100-continue`
-    is left out: the sidecar answers it, because a predictor that never does would be waited for in vain. Raises
-    `errors.BadRequest` if a value is not UTF-8.
+    `Expect: 100-continue` is left out: the sidecar answers it, because a predictor that never does would be waited for
+    in vain.
     """
-    spellings: dict[str, str] = {}  # aiohttp's client takes names in two of them for one field that is replaced
-    passed = end_to_end(request.headers).items()
-    headers = CIMultiDict([(spellings.setdefault(name.lower(), name), value) for name, value in passed])
-    for name, value in headers.items():
-        check_utf8(name, value)
-    if expects_continue(request):
-        headers.popall("Expect")
-    add_forwarding(headers, request.remote, request.scheme, request.headers.get("Host"))
-    return headers
+    outgoing = end_to_end(headers)
+    if expects_continue(headers):
+        outgoing.popall("Expect")
+    add_forwarding(outgoing, peer, "http", host)
+    return outgoing
 
 
-def expects_continue(request: web.BaseRequest) -> bool:
-    """Whether the caller waits for `100 Continue` before it sends its body (RFC 9110, section 10.1.1)."""
-    return request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11
-
-
-def send_continue(request: web.BaseRequest) -> None:
-    """Let the caller go on with its body; not through the response writer, whose count of bytes is the answer's."""
-    if request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+def expects_continue(headers: MultiMapping[str]) -> bool:
+    """Whether a caller of HTTP/1.1 waits for `100 Continue` before it sends its body (RFC 9110, section 10.1.1)."""
+    return headers.get("Expect", "").lower() == "100-continue"
 
 
 def is_utf8(value: str) -> bool:
@@ -119,19 +109,14 @@ def check_utf8(name: str, value: str) -> None:
         raise errors.BadRequest(f"the value of the header {name} is not valid UTF-8")
 
 
-def requested_upgrade(request: web.BaseRequest) -> str | None:
-    """The value of the Upgrade header to forward, or None if `request` is to be answered as plain HTTP.
+def requested_upgrade(headers: MultiMapping[str]) -> str | None:
+    """The value of the Upgrade header to forward, or None if a request of HTTP/1.1 is to be answered as plain HTTP.
 
-    An upgrade needs HTTP/1.1 and `Connection: upgrade` (RFC 9110, section 7.8); `h2c` is left out of the offer.
-    Raises `errors.BadRequest` if the offer is not UTF-8.
+    An upgrade needs `Connection: upgrade` (RFC 9110, section 7.8); `h2c` is left out of the offer.
     """
-    if "Upgrade" not in request.headers or request.version < HttpVersion11:
+    if "Upgrade" not in headers or "upgrade" not in connection_options(headers):
         return None
-    if "upgrade" not in connection_options(request.headers):
-        return None
-    value = ",".join(request.headers.getall("Upgrade"))
-    check_utf8("Upgrade", value)
-    offers = (offer.strip() for offer in value.split(","))
+    offers = (offer.strip() for offer in ",".join(headers.getall("Upgrade")).split(","))
     return ", ".join(offer for offer in offers if offer and offer.lower() not in _REFUSED_UPGRADES) or None
 
 
@@ -190,15 +175,15 @@ def is_host(value: str) -> bool:
     return _HOST.fullmatch(value) is not None
 
 
-def objection(version: HttpVersion, headers: MultiMapping[str]) -> responses.Response | None:
+def objection(version: tuple[int, int], headers: MultiMapping[str]) -> responses.Response | None:
     """Why a request is not served, or None: 400, 501 or 505. The connection must not be used again.
 
     A request line without a version counts as HTTP/0.9.
     """
     if version == _NO_VERSION:
         return _refusal(400, "the request line has no version, or HTTP/0.9; allowed: HTTP/1.1 and HTTP/1.0")
-    if version not in (HttpVersion10, HttpVersion11):
-        return _refusal(505, f"HTTP/{version.major}.{version.minor} is not supported; allowed: HTTP/1.1 and HTTP/1.0")
+    if version not in _SERVED:
+        return _refusal(505, f"HTTP/{version[0]}.{version[1]} is not supported; allowed: HTTP/1.1 and HTTP/1.0")
     codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
         return _refusal(501, "unsupported Transfer-Encoding; allowed: chunked")

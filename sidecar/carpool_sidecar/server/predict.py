@@ -1,7 +1,7 @@
-"""The rules of predict requests, for both lanes: what is accepted, and how an outcome is told and counted.
+"""The rules of predict requests over HTTP: what is accepted, and how an outcome is told and counted.
 
-A lane brings a request's head and body, hands the call to the driver, and writes the response. The fast lane does so
-with callbacks, the general lane with a coroutine for each request; `Outcomes` is for that one.
+Whoever serves one brings its head and body, hands the call to the driver, and writes the response: plain requests with
+callbacks, all others with a coroutine for each, for which `Outcomes` is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Hashable, Sequence
-from typing import Literal, cast
+from typing import cast
 
 import yarl
 from aiohttp import hdrs
@@ -22,9 +22,8 @@ from carpool.scheduling import limits, messages
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
+from carpool_sidecar.server import body_reader, responses, unread
 from carpool_sidecar.server import headers as headers_
-from carpool_sidecar.server import responses, unread
-from carpool_sidecar.server.general import body_reader
 
 log = logging.getLogger("carpool.sidecar.server")
 
@@ -42,12 +41,8 @@ _MAX_TIMEOUT_MS = 86_400_000
 _MAX_DIGITS = 12
 
 
-LaneName = Literal["fast_lane", "general_lane"]
-"""Where bugs are counted."""
-
-
 class PredictRules:
-    """What both lanes ask. `bounds` are the scheduler's, read anew for each request: live changes apply at once."""
+    """What is asked of each request. `bounds` are the scheduler's, read anew each time: live changes apply at once."""
 
     def __init__(
         self,
@@ -162,7 +157,6 @@ class PredictRules:
     def render_outcome(
         self,
         outcome: calls.Outcome,
-        lane: LaneName,
         seconds: float,
         *,
         is_v1: bool = True,
@@ -170,7 +164,7 @@ class PredictRules:
         words: calls.ErrorWords | None = None,
         host: str | None = None,
     ) -> responses.Response:
-        """The response to an outcome, `seconds` after the request came, which counts it; `lane` is where bugs count.
+        """The response to an outcome, `seconds` after the request came, which counts it.
 
         An error of a request that was not accepted has its own words in some dialects; `words` are those of a protocol
         that is not v1. `host` is the one that the caller asked for.
@@ -184,7 +178,7 @@ class PredictRules:
             except errors.CarpoolError as error:  # parts of a split request that do not go together
                 outcome, is_accepted = errors.bare(error), False
             except Exception:
-                outcome, is_accepted = self.bug(lane), False
+                outcome, is_accepted = self.bug(), False
         if isinstance(outcome, errors.CarpoolError):
             self.metrics.refused.labels(outcome.reason).inc()
             response = dialect.failure(outcome) if is_accepted else dialect.error(outcome)
@@ -211,9 +205,9 @@ class PredictRules:
         self.metrics.predicted(response.status, seconds)
         return response._replace(close=True)
 
-    def bug(self, lane: LaneName, words: str = "a request failed for a reason that is a bug") -> errors.CarpoolError:
+    def bug(self, words: str = "a request failed for a reason that is a bug") -> errors.CarpoolError:
         """Count and log the exception that is being handled; returns what the caller is told."""
-        self.metrics.internal_errors.labels(lane).inc()
+        self.metrics.internal_errors.labels("http1").inc()
         log.exception(words)
         return errors.CarpoolError()
 

@@ -1,4 +1,4 @@
-"""Outcomes as HTTP responses, and responses as bytes on the wire (RFC 9112), the same whichever lane a request came on.
+"""Outcomes as HTTP responses, and responses as bytes on the wire (RFC 9112), the same however a request came.
 
 Two dialects: honest status codes with the v1 protocol's `{"error": …}`, and what KServe's batcher does, for clients
 that depend on it (`--kserve-errors`). Predictions are answered thousands of times a second, always with the same few

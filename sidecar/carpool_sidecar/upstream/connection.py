@@ -1,4 +1,4 @@
-"""One connection to the predictor, with one request at a time (RFC 9112).
+"""Connections to the predictor: a pool of them, and one that carries one request at a time (RFC 9112).
 
 The reader of answers knows nothing of connections: it is given bytes and gives outcomes.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import math
+import os
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +17,8 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from carpool_sidecar import caches, errors
+from carpool.runtime import deadline_timer
+from carpool_sidecar import errors, files
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 
@@ -23,13 +27,15 @@ Outcome = interface.UpstreamResponse | errors.UpstreamError
 
 Reply = Callable[[Outcome], None]
 
-IDLE_SECONDS = 4.0
+IDLE_SECONDS: Final = 4.0
 """So long a connection is kept that nobody uses.
 
 uvicorn, and so most model servers, closes idle ones after 5 s. Letting go of them first avoids sending a request, which
 may not be repeatable, into a connection that is just being closed.
 """
 
+# Large enough that a system call is little beside the copy it makes, small enough to stay in a core's cache.
+_SCRATCH: Final = 256 * 1024
 # Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers.
 _MOST_OVERHEAD = 64 * 1024
 
@@ -40,10 +46,6 @@ _RAISED = 500
 # look for `retry-after-ms` before they look for Retry-After.
 _TELLING = ("Content-Type", "Retry-After", "Retry-After-Ms", "Location", "WWW-Authenticate", "Allow")
 _TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
-
-# Heads of answers that are remembered, all and each.
-_MOST_KNOWN_BYTES: Final = 128 * 1024
-_LONGEST_KNOWN: Final = 2048
 
 # Up to this size one copy costs less than handing over the pieces; so it does where they are smaller on average.
 _WORTH_NO_COPY = 64 * 1024
@@ -61,43 +63,64 @@ _ACKNOWLEDGE: Final[int] = getattr(socket, "TCP_QUICKACK", 0)
 class Owner(Protocol):
     """What is told of its connections."""
 
-    def made(self, new: Connection) -> None:
+    def made(self, new: Pooled) -> None:
         """It is open."""
 
-    def freed(self, idle: Connection) -> None:
+    def freed(self, idle: Pooled) -> None:
         """It may be used again."""
 
-    def lost(self, old: Connection) -> None:
+    def lost(self, old: Pooled) -> None:
         """It is closed."""
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Sends a request, reads its answer, and is then free for the next, or closes itself.
+class Pooled(asyncio.BufferedProtocol):
+    """A connection that can be kept.
 
-    `scratch` is where all connections of a loop receive: what is there is used up before the next one reads.
     `is_closing()` is its transport's, `news(0)` its socket's own: what came since the last answer, or an end. The event
     loop may not have heard of that yet. `free_since` is its owner's.
     """
 
-    # State: _reply while an answer is due, _unsent of the request; _is_full while the socket takes no more;
-    # _is_spent once nothing may follow it.
-    __slots__ = (
-        "_is_full", "_is_spent", "_owner", "_reader", "_reply", "_scratch", "_transport", "_unsent", "free_since",
-        "is_closing", "news",
-    )  # fmt: skip
+    __slots__ = ("_owner", "_transport", "free_since", "is_closing", "news")
 
-    def __init__(self, owner: Owner, scratch: memoryview, reader: AnswerReader) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._scratch = scratch
-        self._reader = reader
         # From connection_made on:
         self._transport: asyncio.Transport
         self.is_closing: Callable[[], bool]
         self.news: Callable[[int], Sequence[object]]
+        self.free_since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Its transport is there."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.is_closing = transport.is_closing
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.news = poll.poll
+        self._owner.made(self)
+
+    def abort(self) -> None:
+        """Close at once, dropping what is unsent."""
+        self._transport.abort()
+
+
+class Connection(Pooled):
+    """Sends a request, reads its answer, and is then free for the next, or closes itself.
+
+    `scratch` is where all connections of a loop receive: what is there is used up before the next one reads.
+    """
+
+    # State: _reply while an answer is due, _unsent of the request; _is_full while the socket takes no more;
+    # _is_spent once nothing may follow it.
+    __slots__ = ("_is_full", "_is_spent", "_reader", "_reply", "_scratch", "_unsent")
+
+    def __init__(self, owner: Owner, scratch: memoryview, reader: AnswerReader) -> None:
+        super().__init__(owner)
+        self._scratch = scratch
+        self._reader = reader
         self._reply: Reply | None = None
         self._is_spent = self._is_full = False
         self._unsent: Iterator[bytes | memoryview] | None = None
-        self.free_since = 0.0
 
     def send(self, head: bytes, pieces: calls.Pieces, length: int, reply: Reply) -> None:
         """Send a head and a body of `length` bytes; `reply` is called once, later, unless `abort` is called first.
@@ -134,14 +157,6 @@ class Connection(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self._go_on)
 
     # --- the protocol's callbacks ------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.is_closing = transport.is_closing
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self.news = poll.poll
-        self._owner.made(self)
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -376,100 +391,102 @@ class AnswerReader:
         return tuple((name, value) for name, value in told if value and value.isprintable())
 
 
-class KnownHeads:
-    """Heads of answers that were read, and what was read of them: equal ones mean the same and need not be read again.
-
-    Servers write the same head to the same question, for as long as `Date` is the same.
-    """
-
-    # State: so many answers without their bodies, and how long these have to be, by heads.
-    __slots__ = ("_answers",)
-
-    def __init__(self) -> None:
-        self._answers: caches.Cache[bytes, tuple[interface.UpstreamResponse, int]] = caches.Cache(
-            "known_answers", _MOST_KNOWN_BYTES, _LONGEST_KNOWN
-        )
-
-    def answer(self, text: bytes) -> interface.UpstreamResponse | None:
-        """The answer that `text` is, if it is a whole one with a known head."""
-        end = text.find(b"\r\n\r\n") + 4
-        known = self._answers.get(text[:end])
-        if known is None:
-            return None
-        read, size = known
-        if len(text) != end + size:
-            return None
-        _, headers, status, reason, fields, head = read
-        told = (text[end:], headers, status, reason, fields, head)
-        return tuple.__new__(interface.UpstreamResponse, told)  # past its constructor, which costs more
-
-    def learn(self, text: bytes, read: interface.UpstreamResponse) -> interface.UpstreamResponse:
-        """`text` was read as this answer, and its connection goes on: the same, with its head if that is known."""
-        end = text.find(b"\r\n\r\n") + 4
-        if b"content-length" not in read.headers or text[end:] != read.body or end > _LONGEST_KNOWN:
-            return read
-        read = read._replace(head=text[:end])
-        self._answers.put(read.head, (read._replace(body=b""), len(read.body)), end)
-        return read
-
-
-class PassedAnswerReader(AnswerReader):
-    """Reads answers that are passed on: of any status, with all that came.
-
-    What is `known` is shared by the readers of all connections.
-    """
-
-    # State: of the present answer, beside the rest.
-    __slots__ = ("_fields", "_known", "_phrase")
-
-    def __init__(self, known: KnownHeads, max_bytes: int) -> None:
-        super().__init__(max_bytes)
-        self._known = known
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._phrase = b""
-
-    def feed(self, data: memoryview) -> Outcome | None:
-        """As of any answer; one that is here as a whole, with a known head, is not shown to the parser."""
-        if self.begun or self._overhead or len(data) > _MOST_OVERHEAD:
-            return super().feed(data)
-        text = bytes(data)
-        found = self._known.answer(text)
-        if found is not None:
-            self.keep_alive = True
-            return found
-        outcome = super().feed(data)
-        if self.keep_alive and isinstance(outcome, interface.UpstreamResponse):
-            return self._known.learn(text, outcome)
-        return outcome
-
-    def on_message_begin(self) -> None:
-        """As of any answer."""
-        super().on_message_begin()
-        self._fields = []
-        self._phrase = b""
-
-    def on_status(self, status: bytes) -> None:
-        """Remember the words behind the status; they may come in parts."""
-        self._phrase += status
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Remember a header as it came."""
-        super().on_header(name, value)
-        if not self.is_in_body:
-            self._fields.append((name, value))
-
-    def on_message_complete(self) -> None:
-        """Make the outcome of what was collected."""
-        super().on_message_complete()
-        outcome = self._outcome
-        if isinstance(outcome, interface.UpstreamResponse | errors.UpstreamStatus):
-            self._outcome = interface.UpstreamResponse(
-                outcome.body, self._headers, self._status, self._phrase, self._fields
-            )
-
-
 def _reason(error: Exception) -> errors.UpstreamError:
     if isinstance(error.__context__, errors.UpstreamError):  # raised by a callback
         return errors.UpstreamBroken(str(error.__context__))
     # Not the parser's words: they may quote what came.
     return errors.UpstreamBroken("the predictor's answer is not usable (it is not valid HTTP)")
+
+
+class Pool:
+    """Hands out connections to one host and port, the one used last first; idle ones are closed after 4 seconds.
+
+    `make` makes one for an owner; all receive in the same bytes.
+    """
+
+    # State: all connections; those that are free, the one used last at the end; _gone, set up by `close`.
+    def __init__(self, host: str, port: int, make: Callable[[Owner, memoryview], Pooled]) -> None:
+        self._address = (host, port)
+        self._make = make
+        self._scratch = memoryview(bytearray(_SCRATCH))
+        self._all: set[Pooled] = set()
+        self._free: list[Pooled] = []
+        self._gone: asyncio.Event | None = None
+        self._deadlines = deadline_timer.DeadlineTimer(self._close_idle)
+
+    def take(self) -> Pooled | None:
+        """A connection that nothing came over since its last answer, if there is one."""
+        while self._free:
+            latest = self._free.pop()
+            if not latest.is_closing() and not latest.news(0):
+                return latest
+            latest.abort()
+        return None
+
+    async def open(self) -> Pooled:
+        """A new connection; raises `errors.UpstreamUnreachable`, `errors.OutOfSockets` or `errors.UpstreamClosed`."""
+        if self._gone is not None:
+            raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
+        opened = self._make(self, self._scratch)
+        try:
+            files.check()
+            await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
+        except OSError as error:
+            raise _translated(error) from None
+        except asyncio.CancelledError:
+            self.lost(opened)  # uvloop closes a connection that was just made without telling its protocol
+            raise
+        if opened.is_closing() or opened.news(0):
+            opened.abort()
+            raise errors.UpstreamClosed
+        return opened
+
+    async def close(self) -> None:
+        """Close all connections and return when they are gone. None can be had afterwards."""
+        self._deadlines.stop()
+        self._free.clear()
+        self._gone = asyncio.Event()
+        for each in self._all:
+            each.abort()
+        if self._all:
+            await self._gone.wait()
+
+    # --- what connections tell ---------------------------------------------------------------------------------
+
+    def made(self, new: Pooled) -> None:
+        """Implements `Owner`."""
+        self._all.add(new)
+
+    def freed(self, idle: Pooled) -> None:
+        """Keep a connection for the next request."""
+        if self._gone is not None:
+            idle.abort()
+            return
+        idle.free_since = asyncio.get_running_loop().time()
+        self._free.append(idle)
+        if (due := idle.free_since + IDLE_SECONDS) < self._deadlines.due_at:
+            self._deadlines.look_by(due)
+
+    def lost(self, old: Pooled) -> None:
+        """Implements `Owner`."""
+        self._all.discard(old)
+        if old in self._free:
+            self._free.remove(old)
+        if self._gone is not None and not self._all:
+            self._gone.set()
+
+    def _close_idle(self, now: float) -> float:
+        """Close what has been idle for too long; returns when to look again."""
+        fresh = 0
+        while fresh < len(self._free) and self._free[fresh].free_since + IDLE_SECONDS <= now:
+            self._free[fresh].abort()
+            fresh += 1
+        del self._free[:fresh]
+        return self._free[0].free_since + IDLE_SECONDS if self._free else math.inf
+
+
+def _translated(error: OSError) -> errors.UpstreamError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return errors.OutOfSockets()
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "its address is unknown"
+    return errors.UpstreamUnreachable(f"the predictor cannot be reached: {reason}")

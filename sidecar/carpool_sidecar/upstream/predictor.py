@@ -6,20 +6,18 @@ A client of its own for this one job: a general one would take most of the sidec
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import logging
 import math
-import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import yarl
 
 from carpool.runtime import deadline_timer
-from carpool_sidecar import caches, errors, files
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.upstream import connection
@@ -39,8 +37,6 @@ _USUAL = {
     "content-type": "Content-Type: application/json",
 }
 
-# Large enough that a system call is little beside the copy it makes, small enough to stay in a core's cache.
-_SCRATCH = 256 * 1024
 _NO_LIMIT = sys.maxsize
 
 
@@ -117,7 +113,11 @@ class HttpPredictor:
         if url.scheme != "http" or not url.host or not url.port or not host:
             raise ValueError(f"the predictor's address {base!r} must be http://HOST:PORT")
         self._host = host
-        self._pool = _Pool(url.host, url.port, functools.partial(make_reader, max_answer_bytes))
+        self._pool = connection.Pool(
+            url.host,
+            url.port,
+            lambda owner, scratch: connection.Connection(owner, scratch, make_reader(max_answer_bytes)),
+        )
         self._connect_timeout = connect_timeout
         self._on_bug = on_bug
         self._out: set[Post] = set()
@@ -143,7 +143,7 @@ class HttpPredictor:
         if not head:
             head = b"%b%d\r\n\r\n" % (_heads[self._host, target, headers], length)
         loop = asyncio.get_running_loop()
-        free = self._pool.take()
+        free = cast(connection.Connection | None, self._pool.take())
         post = Post(self._out, loop.time() + timeout, reply, free)
         self._out.add(post)
         if free is not None:
@@ -184,7 +184,7 @@ class HttpPredictor:
 
     async def _open_and_send(self, post: Post, head: bytes, body: calls.Pieces, length: int, deadline: float) -> None:
         try:
-            opened = await self._pool.open()
+            opened = cast(connection.Connection, await self._pool.open())
         except errors.UpstreamError as error:
             errors.bare(error)
             post.finish(error)
@@ -204,98 +204,6 @@ class HttpPredictor:
         for post in [post for post in self._out if post.deadline <= now]:
             post.expire()
         return min((post.deadline for post in self._out), default=math.inf)
-
-
-class _Pool:
-    """Hands out connections to one host and port, the one used last first; idle ones are closed after 4 seconds.
-
-    As many as needed: a limit here would make requests wait unseen, and the core limits what is in flight.
-    """
-
-    # State: all connections; those that are free, the one used last at the end; _gone, set up by `close`.
-    def __init__(self, host: str, port: int, make_reader: Callable[[], connection.AnswerReader]) -> None:
-        self._address = (host, port)
-        self._make_reader = make_reader
-        self._scratch = memoryview(bytearray(_SCRATCH))
-        self._all: set[connection.Connection] = set()
-        self._free: list[connection.Connection] = []
-        self._gone: asyncio.Event | None = None
-        self._deadlines = deadline_timer.DeadlineTimer(self._close_idle)
-
-    def take(self) -> connection.Connection | None:
-        """A connection that nothing came over since its last answer, if there is one."""
-        while self._free:
-            latest = self._free.pop()
-            if not latest.is_closing() and not latest.news(0):
-                return latest
-            latest.abort()
-        return None
-
-    async def open(self) -> connection.Connection:
-        """A new connection; raises `errors.UpstreamUnreachable`, `errors.OutOfSockets` or `errors.UpstreamClosed`."""
-        if self._gone is not None:
-            raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
-        opened = connection.Connection(self, self._scratch, self._make_reader())
-        try:
-            files.check()
-            await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
-        except OSError as error:
-            raise _translated(error) from None
-        except asyncio.CancelledError:
-            self.lost(opened)  # uvloop closes a connection that was just made without telling its protocol
-            raise
-        if opened.is_closing() or opened.news(0):
-            opened.abort()
-            raise errors.UpstreamClosed
-        return opened
-
-    async def close(self) -> None:
-        """Close all connections and return when they are gone. None can be had afterwards."""
-        self._deadlines.stop()
-        self._free.clear()
-        self._gone = asyncio.Event()
-        for each in self._all:
-            each.abort()
-        if self._all:
-            await self._gone.wait()
-
-    # --- what connections tell ---------------------------------------------------------------------------------
-
-    def made(self, new: connection.Connection) -> None:
-        self._all.add(new)
-
-    def freed(self, idle: connection.Connection) -> None:
-        """Keep a connection for the next batch."""
-        if self._gone is not None:
-            idle.abort()
-            return
-        idle.free_since = asyncio.get_running_loop().time()
-        self._free.append(idle)
-        if (due := idle.free_since + connection.IDLE_SECONDS) < self._deadlines.due_at:
-            self._deadlines.look_by(due)
-
-    def lost(self, old: connection.Connection) -> None:
-        self._all.discard(old)
-        if old in self._free:
-            self._free.remove(old)
-        if self._gone is not None and not self._all:
-            self._gone.set()
-
-    def _close_idle(self, now: float) -> float:
-        """Close what has been idle for too long; returns when to look again."""
-        fresh = 0
-        while fresh < len(self._free) and self._free[fresh].free_since + connection.IDLE_SECONDS <= now:
-            self._free[fresh].abort()
-            fresh += 1
-        del self._free[:fresh]
-        return self._free[0].free_since + connection.IDLE_SECONDS if self._free else math.inf
-
-
-def _translated(error: OSError) -> errors.UpstreamError:
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return errors.OutOfSockets()
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "its address is unknown"
-    return errors.UpstreamUnreachable(f"the predictor cannot be reached: {reason}")
 
 
 def request_head(asked: tuple[str, str, calls.Headers]) -> bytes:

@@ -217,7 +217,7 @@ ATTACKS = (
     _never("fast", "20 clients a second that read nothing", _never_reading(_LARGE_POST, 1)),
     _never(
         "general",
-        "the same, on the general lane",
+        "the same, in an unusual way",
         _never_reading(_LARGE_POST.replace(b"Host", b"Expect: 100-continue\r\nHost"), 4),
     ),
     _never("passed", "the same, passed through", _never_reading(_LARGE_POST.replace(b":predict", b":other"), 4)),

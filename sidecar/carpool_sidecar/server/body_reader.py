@@ -7,15 +7,16 @@ for them the count is a comparison, without timer, task or reservation.
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import functools
+from typing import Protocol
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs
+from multidict import MultiMapping
 
 from carpool.scheduling import ledger
 from carpool_sidecar import errors, turns
-from carpool_sidecar.server import content_coding, headers
+from carpool_sidecar.server import content_coding
 
 _CHUNK_OVERHEAD = 5
 """Bytes of a chunk beside its data, at least: a digit and two line ends (RFC 9112, section 7.1)."""
@@ -27,13 +28,35 @@ _SMALL, _MANY = 4096, 1024
 """Parts of a body that are smaller than so many bytes are joined when there are so many in a row."""
 
 
-class Chunked(abc.ABC):
-    """A connection that tells in how many chunks the present body came so far."""
+class Source(Protocol):
+    """A request whose body comes.
+
+    `length` is that of the body, or None if it comes in chunks, of which there were `chunks` so far.
+    """
 
     @property
-    @abc.abstractmethod
-    def chunks(self) -> int:
-        """So many."""
+    def headers(self) -> MultiMapping[str]: ...
+
+    @property
+    def length(self) -> int | None: ...
+
+    @property
+    def chunks(self) -> int: ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the body came."""
+        ...
+
+    def send_continue(self) -> None:
+        """Let the caller go on with its body, if it waits for that."""
+
+    async def read(self) -> bytes:
+        """What came since the last call, at least a byte, or nothing at the end.
+
+        Raises `errors.MalformedBody` for broken chunking.
+        """
+        ...
 
 
 class BodyReader:
@@ -53,58 +76,44 @@ class BodyReader:
         self.read_timeout = read_timeout
         self.turns = worked or turns.Turns()
 
-    async def read(self, request: web.BaseRequest) -> bytes:
-        """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).
+    async def read(self, source: Source) -> bytes:
+        """The whole body, its Content-Encoding undone.
 
         Raises `errors.PayloadTooLarge` and `errors.Overloaded` before reading when Content-Length says so, else
         as soon as the body grows over a limit; `errors.BodyTooLate`; `errors.BadRequest` for broken chunking or
-        coded data; `errors.UnsupportedEncoding`. When the client leaves, aiohttp's exception for that passes
-        through. However it ends, nothing stays reserved: whoever called counts the body from then on, with a
-        reservation of its own or in the queue.
+        coded data; `errors.UnsupportedEncoding`. However it ends, nothing stays reserved: whoever called counts the
+        body from then on, with a reservation of its own or in the queue.
         """
-        content = request.content
-        is_coded = hdrs.CONTENT_ENCODING in request.headers
-        if content.is_eof() and not is_coded:
-            self._check_size(content.total_bytes)
-            self.memory.check_room(content.total_bytes)
-            return content.read_nowait()
-        if request.content_length is not None:
-            self._check_size(request.content_length)
-            self.memory.check_room(request.content_length)
+        is_coded = hdrs.CONTENT_ENCODING in source.headers
+        if source.length is not None:
+            self._check_size(source.length)
+            self.memory.check_room(source.length)
+            if source.is_complete and not is_coded:
+                return await source.read()
         with self.memory.reserve() as reservation:
             try:
                 async with asyncio.timeout(self.read_timeout) as timeout:
-                    body = await self._receive(request, reservation)
-                    return await self._decode(request, body, reservation) if is_coded else body
+                    source.send_continue()
+                    body = await self._collect(source, reservation)
+                    return await self._decode(source, body, reservation) if is_coded else body
             except TimeoutError:
                 if timeout.expired():
                     raise errors.BodyTooLate from None
                 raise  # the operating system's: the connection is dead
 
-    def can_read(self, request: web.BaseRequest) -> bool:
-        """Whether nothing in the head of `request` says that `read` would refuse its body for what it is."""
-        size = request.content_length
-        return (size is None or size <= self.max_body_bytes) and content_coding.can_undo(_codings(request))
+    def can_read(self, source: Source) -> bool:
+        """Whether nothing in the head of a request says that `read` would refuse its body for what it is."""
+        size = source.length
+        return (size is None or size <= self.max_body_bytes) and content_coding.can_undo(_codings(source))
 
-    async def _receive(self, request: web.BaseRequest, reservation: ledger.Reservation) -> bytes:
-        if headers.expects_continue(request):
-            headers.send_continue(request)
-        try:
-            return await self._collect(request, reservation)
-        except web.RequestPayloadError as error:
-            raise errors.MalformedBody(f"the body is not valid HTTP: {error}") from None
-
-    async def _collect(self, request: web.BaseRequest, reservation: ledger.Reservation) -> bytes:
-        content, connection = request.content, request.protocol
-        is_chunked = request.content_length is None
+    async def _collect(self, source: Source, reservation: ledger.Reservation) -> bytes:
+        is_chunked = source.length is None
         parts, received, small = [], 0, 0
-        while not content.at_eof():
-            # readany() takes all chunks at once; what has none it would only join for a first time.
-            part = await content.readany() if is_chunked else (await content.readchunk())[0]
+        while part := await source.read():
             received += len(part)
             self._check_size(received)
-            if is_chunked and isinstance(connection, Chunked):
-                _check_chunks(connection.chunks, received)
+            if is_chunked:
+                _check_chunks(source.chunks, received)
             self._grow(reservation, len(part))
             parts.append(part)
             small = small + 1 if len(part) < _SMALL else 0
@@ -113,9 +122,9 @@ class BodyReader:
                 small = 0
         return b"".join(parts)  # no copy if there is only one
 
-    async def _decode(self, request: web.BaseRequest, body: bytes, reservation: ledger.Reservation) -> bytes:
+    async def _decode(self, source: Source, body: bytes, reservation: ledger.Reservation) -> bytes:
         grow = functools.partial(self._grow, reservation)
-        work = content_coding.decoding(body, _codings(request), self.max_body_bytes, grow)
+        work = content_coding.decoding(body, _codings(source), self.max_body_bytes, grow)
         return await self.turns.run(work)
 
     def _check_size(self, size: int) -> None:
@@ -132,6 +141,6 @@ def _check_chunks(count: int, size: int) -> None:
         raise errors.BadRequest(f"the body comes in too small chunks: {size} bytes in {count} of them")
 
 
-def _codings(request: web.BaseRequest) -> str:
+def _codings(source: Source) -> str:
     # A list header may come in several lines (RFC 9110, 5.3).
-    return ",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ()))
+    return ",".join(source.headers.getall(hdrs.CONTENT_ENCODING, ()))

@@ -1,9 +1,9 @@
-"""Which requests take the fast lane, judged by their heads, and what a call needs of those.
+"""Which requests are plain predict requests, judged by their heads, and what a call needs of those.
 
-It is for plain predict requests: whatever is unusual about a head is left to the general server, so that nothing
-needs to be decided twice. httptools (llhttp) reads a head once. The next one on the same connection often is the same
-but for its body's length, and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers, and
-with ids of requests, it differs in lines that do not matter: then those that do are looked up together.
+Whatever is unusual about a head is left to the reader of any head, so that nothing needs to be decided twice.
+httptools (llhttp) reads a head once. The next one on the same connection often is the same but for its body's length,
+and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers, and with ids of requests, it
+differs in lines that do not matter: then those that do are looked up together.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import httptools
 from multidict import CIMultiDict
 
 from carpool.program import shared_names
-from carpool_sidecar import caches, errors, metrics
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
-from carpool_sidecar.server.fast import head_lines
+from carpool_sidecar.server.http1 import head_lines
 
 MAX_HEAD: Final = 16 * 1024
-"""Bytes of a head; longer ones are for the general server, and are not handed in here."""
+"""Bytes of a head; longer ones are no plain requests, and are not handed in here."""
 
 _TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 _MAX_DIGITS: Final = 12
@@ -33,12 +33,6 @@ _LENGTH_LINE = re.compile(rb"\r\ncontent-length: ?([1-9][0-9]{0,11})(?=\r)", re.
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
 UNUSUAL: Final[tuple[str, ...]] = (
     "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "HTTP2-Settings", "Sec-WebSocket-Key1",
-)  # fmt: skip
-
-_FRAMED = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"PATCH ", b"DELETE ", b"OPTIONS ")
-_SIGNS: tuple[tuple[bytes, metrics.Handover], ...] = (
-    (b"\r\nupgrade:", "upgrade"), (b"\r\nexpect:", "expect"), (b"\r\ntransfer-encoding:", "chunked"),
-    (b"\r\ncontent-encoding:", "coding"),
 )  # fmt: skip
 
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
@@ -66,7 +60,7 @@ _KINDS: Final[dict[str, int]] = {
     **{name: kind for kind, name in _NAMES.items()},
 }
 SINGLE: Final[tuple[str, ...]] = ("content-location", "content-range", "etag", "max-forwards", "server")
-"""Headers of which aiohttp takes one each, beside those that are looked at anyway."""
+"""Headers of which a message has one each, beside those that are looked at anyway."""
 
 # Heads are cheap to send: what is remembered of them has to end somewhere.
 _MOST_PLANS: Final = 512 * 1024
@@ -75,7 +69,7 @@ _MOST_SHARED = 4
 _NEVER: Final = b"\n"  # no head begins with it
 
 Plain = tuple[int, int, calls.Head]
-"""A head for the fast lane: the index just behind it, its body's length in bytes, and what counts of it."""
+"""The head of a plain request: the index just behind it, its body's length in bytes, and what counts of it."""
 
 
 class HeadTemplate:
@@ -154,7 +148,7 @@ class Reader:
         self._shared: list[HeadTemplate] = []
 
     def read(self, text: bytes) -> Plain | None:
-        """Judge a complete head, up to and with its empty line; None if it is for the general server.
+        """Judge a complete head, up to and with its empty line; None if it is not that of a plain request.
 
         Raises `routes.ModelUnknownYet` if that depends on a model of which nothing is known, and the caller has time.
         """
@@ -270,38 +264,6 @@ class _Collector:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.decode(), value.rstrip(b" ").decode()))
-
-
-def extent(text: bytes) -> int | None:
-    """How many bytes the request has whose complete head is `text`; None if servers may differ on that.
-
-    Also None if its connection is not kept: then nothing may follow it.
-    """
-    found = head_lines.lines(text)
-    if found is None or not text.startswith(_FRAMED) or not found[0].endswith(" HTTP/1.1"):
-        return None
-    length = None
-    for line in found[1:]:
-        name = line[: line.find(":") + 1].lower()
-        if not head_lines.is_name(name) or name in ("transfer-encoding:", "upgrade:", "proxy-connection:"):
-            return None
-        if name == "connection:" and line[len(name) :].strip(" ").lower() != "keep-alive":
-            return None
-        if name == "content-length:":
-            digits = line[len(name) :].strip(" ")
-            if length is not None or not _is_size(digits):
-                return None
-            length = int(digits)
-    return len(text) + (length or 0)
-
-
-def handover(text: bytes) -> metrics.Handover:
-    """What is most unusual about a complete head that is not for this lane."""
-    lowered = text.lower()
-    for sign, reason in _SIGNS:
-        if sign in lowered:
-            return reason
-    return "head" if text.startswith(b"POST ") else "method"
 
 
 def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:

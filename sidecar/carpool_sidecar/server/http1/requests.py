@@ -1,7 +1,7 @@
-"""One predict request on the fast lane, from a parsed head and a body to the bytes of its answer.
+"""One plain predict request, from a parsed head and a body to the bytes of its answer.
 
 The rules are those of `predict`. What is done for a plain request and its answer is written out, as there are so many
-of them; everything else goes the way of the general lane.
+of them; everything else goes the way of any request (`handler`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from typing import Protocol, cast
 
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
-from carpool_sidecar import errors, metrics, turns
+from carpool_sidecar import errors, turns
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import content_coding, predict, responses
-
-_LANE: predict.LaneName = "fast_lane"
 
 
 class Connection(Protocol):
@@ -60,15 +58,9 @@ class FastRequests:
         self._predictions = responses.Predictions(rules.dialect)
 
     def takes(self, size: int) -> bool:
-        """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
+        """Whether nothing speaks against a body of `size` bytes; else whoever answers any request will tell what."""
         is_small = size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size)
         return is_small and not (self.rules.life.draining and not self.rules.life.admits())
-
-    def objection(self, size: int) -> metrics.Handover:
-        """Why `takes` or `accept` want nothing of a body of `size` bytes."""
-        if self.rules.life.draining and not self.rules.life.admits():
-            return "refusing"
-        return "body" if size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size) else "limits"
 
     def scan(self, head: calls.Head, size: int) -> v1.RequestScan | None:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
@@ -96,7 +88,7 @@ class FastRequests:
         payload: interface.Payload | None = None,
         size: int = 0,
     ) -> FastRequest | None:
-        """Make a call of a request; None if anything speaks against it: the general server will tell what.
+        """Make a call of a request; None if anything speaks against it: whoever answers any request tells what.
 
         Raises `errors.CarpoolError` if it is no predict request, in the words that its client has to be told. The
         `payload` may have been found before, in `size` bytes; then the `body` does not matter.
@@ -127,7 +119,7 @@ class FastRequests:
                 raise errors.bare(error) from None
             return None
         except Exception:
-            rules.bug(_LANE, "a request could not be looked at for a reason that is a bug: it goes the general way")
+            rules.bug("a request could not be looked at for a reason that is a bug: it goes the way of any other")
             return None
         request = FastRequest(head, payload, size)
         request.replier = self
@@ -143,7 +135,7 @@ class FastRequests:
         try:
             self.driver.submit(request)
         except Exception:
-            error = self.rules.bug(_LANE)
+            error = self.rules.bug()
             if request.payload is not None:  # not answered yet
                 self.refuse(request, error)
 
@@ -174,7 +166,7 @@ class FastRequests:
                     seconds.append(now - request.started)
                     request.connection.answered(request, message, body, False)
             except Exception:
-                self.rules.bug(_LANE, "an answer could not be handed over")
+                self.rules.bug("an answer could not be handed over")
         self.rules.metrics.batched_ok.value += len(seconds)
         self.rules.metrics.request_seconds.observe_all(seconds)
 
@@ -185,7 +177,7 @@ class FastRequests:
     def refused(self, error: errors.CarpoolError, started: float) -> tuple[bytes, bool]:
         """The answer to a request that `accept` refused, and whether the connection ends behind it."""
         self.now = self.clock()
-        answer = self.rules.render_outcome(error, _LANE, self.now - started, is_accepted=False)
+        answer = self.rules.render_outcome(error, self.now - started, is_accepted=False)
         close = answer.close or self.rules.life.parting
         return b"".join(responses.render(answer, close)), close
 
@@ -199,7 +191,7 @@ class FastRequests:
         self.now = self.clock()
         words = request.tag.route.error_words
         answer = rules.render_outcome(
-            outcome, _LANE, self.now - request.started, is_v1=is_v1, words=words, host=request.tag.host
+            outcome, self.now - request.started, is_v1=is_v1, words=words, host=request.tag.host
         )
         request.payload = None  # one that was refused may have to wait for its turn
         close = answer.close or (rules.life.parting and request.connection.is_last(request))

@@ -1,4 +1,4 @@
-"""The fast lane without sockets: its transport, its driver and the general server are under the test's thumb."""
+"""The data port's connections without sockets: transport, driver and whoever answers are under the test's thumb."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from carpool.scheduling import ledger, messages
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface, v1
-from carpool_sidecar.server import predict
-from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import heads, questions, requests
-from carpool_sidecar.server.general import body_reader
+from carpool_sidecar.server import body_reader, predict, responses
+from carpool_sidecar.server.http1 import connection as connections
+from carpool_sidecar.server.http1 import exchange, heads, requests
+from carpool_sidecar.server.http1 import messages as http_messages
 
 PREDICT = b"/v1/models/m:predict"
 BODY = b'{"instances":[1]}'
@@ -33,7 +33,7 @@ def post(body: bytes = BODY, *lines: bytes, target: bytes = PREDICT, length: int
 
 
 def get(target: bytes = b"/v1/models") -> bytes:
-    """A request for the general server."""
+    """A request that is no plain predict request."""
     return b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % target
 
 
@@ -149,23 +149,65 @@ class Transport(asyncio.Transport):
             self.protocol.connection_lost(None)
 
 
-class General(asyncio.Protocol):
-    """What was left to the general server: `data`, in the parts it came in."""
+class Asked:
+    """A request that is no plain predict request: implements `exchange.Consumer`, and answers when it is told to.
 
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.transport: asyncio.BaseTransport | None = None
+    `data` is all that came of it, and what is held behind it.
+    """
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        assert self.transport is not None
-        self.parts.append(data)
+    def __init__(self, asked: exchange.Exchange, text: bytes) -> None:
+        self.exchange = asked
+        self.content = b""
+        self.is_lost = self.is_whole = False
+        self.words = ""
+        self._text = text
+        asked.consumer = self
 
     @property
     def data(self) -> bytes:
-        return b"".join(self.parts)
+        connection = self.exchange.connection
+        assert isinstance(connection, connections.Connection)
+        return self._text + self.content + connection._rest
+
+    def answer(self, close: bool = False) -> None:
+        """Give an answer, after which nothing is held for it any more."""
+        self.exchange.respond(responses.Response(200, (), b"asked"), close)
+
+    def body(self, data: bytes) -> None:
+        self.content += data
+
+    def body_ended(self) -> None:
+        self.is_whole = True
+
+    def body_broken(self, words: str) -> None:
+        self.words = words
+
+    def settled(self) -> None:
+        """Nothing waits for that here."""
+
+    def caller_full(self, is_full: bool) -> None:
+        """Nothing is read from anywhere."""
+
+    def caller_finished(self) -> None:
+        """There are no tunnels."""
+
+    def lost(self) -> None:
+        self.is_lost = True
+
+
+class Handler:
+    """Implements `connection.Handler`: `asked` are the requests that are not answered here."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self._text = b""
+
+    def read_head(self, text: bytes) -> http_messages.RequestHead:
+        self._text = text
+        return http_messages.read_head(text)
+
+    def begin(self, asked: exchange.Exchange) -> None:
+        self.asked.append(Asked(asked, self._text))
 
 
 class Driver(driver.Driver):
@@ -208,7 +250,7 @@ class Driver(driver.Driver):
 
 
 class Bench:
-    """A lane's connections and what they share, on a clock that stands still until `pass_time`."""
+    """Connections and what they share, on a clock that stands still until `pass_time`."""
 
     def __init__(self, ways: routes.Routes = V1_ROUTES, **chosen: Any) -> None:
         self.now = 1000.0
@@ -222,18 +264,22 @@ class Bench:
         limits = self.settings.scheduler_limits
         self.rules = predict.PredictRules(self.settings, limits, self.bodies, ways, self.life, self.metrics)
         self.requests = requests.FastRequests(self.rules, self.driver, lambda: self.now)
-        self.reader = heads.Reader(self.rules)
-        self.questions: questions.Questions | None = None
+        self.reader: heads.Reader | None = heads.Reader(self.rules)
+        self.handler: connections.Handler = Handler()
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout
         self.connections: set[connections.Connection] = set()
-        self.generals: list[General] = []
-        self.handovers: list[str] = []
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The requests that are no plain predict requests."""
+        assert isinstance(self.handler, Handler)
+        return self.handler.asked
 
     def connect(self) -> Transport:
         return Transport(connections.Connection(self))
 
     async def pass_time(self, seconds: float) -> None:
-        """In steps, as the lane's own timer does; after each the connections are looked after."""
+        """In steps, as the server's own timer does; after each the connections are looked after."""
         steps = max(1, int(seconds * 4))
         for _ in range(steps):
             self.now += seconds / steps
@@ -249,18 +295,6 @@ class Bench:
 
     def left(self, connection: connections.Connection) -> None:
         self.connections.discard(connection)
-
-    def lend(
-        self, connection: connections.Connection, reason: str, size: int | None, since: float | None
-    ) -> asyncio.Protocol:
-        self.connections.discard(connection)
-        self.handovers.append(reason)
-        self.generals.append(General())
-        return self.generals[-1]
-
-    def returned(self, connection: connections.Connection) -> bool:
-        self.connections.add(connection)
-        return True
 
 
 async def settle() -> None:

@@ -171,7 +171,7 @@ typedef struct {
     Known known[];
 } Sorter;
 
-static const char CAPSULE[] = "carpool_sidecar.server.fast.head_lines.Sorter";
+static const char CAPSULE[] = "carpool_sidecar.server.http1.head_lines.Sorter";
 
 static int
 kind_of(const Sorter *sorter, const unsigned char *name, Py_ssize_t length)

@@ -1,1 +1,0 @@
-"""The server for plain predict requests: its own HTTP/1.1 on httptools."""

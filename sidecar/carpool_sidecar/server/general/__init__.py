@@ -1,1 +1,0 @@
-"""The server for all other requests: aiohttp's, with limits and pass-through."""

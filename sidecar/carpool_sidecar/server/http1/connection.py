@@ -1,0 +1,791 @@
+"""A client's connection: its requests in their order, as many and as close together as it likes, and its answers.
+
+Bytes are taken as they come. A plain predict request that is complete becomes a call at once, and many of those may be
+on their way together. Any other request is an `exchange`, and has the connection to itself until it is answered. What
+comes behind it, or cannot be understood yet, is held.
+
+Answers are given in the order of the requests. A client that sends and does not read must not fill the memory: while
+its answers wait in the transport, no more requests are read from it, large answers count as bytes held, and if it takes
+too long the connection is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import functools
+from collections.abc import Hashable
+from typing import Final, Protocol, cast
+
+from carpool_sidecar import errors, turns
+from carpool_sidecar.batching import routes
+from carpool_sidecar.protocols import interface, json_rows, v1
+from carpool_sidecar.server import lingering, responses, unread
+from carpool_sidecar.server.http1 import exchange, heads, messages, progress, requests
+
+_MOST_PENDING: Final = 64
+"""At most so many unanswered requests, all with one batch key; later ones stay unparsed."""
+
+_MOST_HELD: Final = 64 * 1024
+"""Bytes of unparsed requests; more are left in the socket."""
+
+_LONGEST_DROPPING: Final = 10.0
+"""Seconds for the rest of a body whose request is answered already."""
+
+_LINE_END: Final = (b"\r", b"\n")
+_JSON: Final = (("Content-Type", "application/json"),)
+_TOO_LARGE: Final = responses.Response(
+    431, _JSON, b'{"error":"the head of the request is larger than %d bytes"}' % messages.MAX_HEAD, close=True
+)
+_TOO_MANY_LINES: Final = responses.Response(
+    431, _JSON, b'{"error":"the head of the request has more than %d lines"}' % messages.MAX_LINES, close=True
+)
+
+
+class State(enum.Enum):
+    """What a connection does with bytes that come."""
+
+    READING = "a head is read, or awaited"
+    BODY = "the body of a plain predict request is read"
+    EXCHANGE = "any other request has the connection until it is answered"
+    HELD = "bytes wait for answers, or for news of a model"
+    ENDED = "nothing more is taken: the client was told that this was all, or the connection is lost"
+
+
+# As the compiled modules know them without a look-up.
+_READING: Final = State.READING
+_BODY: Final = State.BODY
+_EXCHANGE: Final = State.EXCHANGE
+_HELD: Final = State.HELD
+_ENDED: Final = State.ENDED
+
+
+class Handler(Protocol):
+    """Answers exchanges."""
+
+    def read_head(self, text: bytes) -> messages.RequestHead:
+        """Read a complete head; raises `messages.Malformed`."""
+        ...
+
+    def begin(self, asked: exchange.Exchange) -> None:
+        """Answer a request, now or later; raises nothing."""
+        ...
+
+
+class Port(Protocol):
+    """What connections share. Without a `reader` there are no plain predict requests."""
+
+    requests: requests.FastRequests
+    reader: heads.Reader | None
+    handler: Handler
+    keep_alive: float
+    head_timeout: float
+
+    def joined(self, connection: Connection) -> bool:
+        """A client connected: whether it may stay."""
+        ...
+
+    def left(self, connection: Connection) -> None:
+        """It is gone."""
+        ...
+
+
+class Cancellable(Protocol):
+    """What a connection waits for."""
+
+    def cancel(self) -> None:
+        """It is not wanted any more."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection, from its start to its end."""
+
+    # State of reading: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
+    # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
+    # answered, or of which the rest comes. _waiting: to be told of a model. _working: a large body is looked through.
+    # _is_reading: the transport reads. _is_refusing: the head behind the exchange is dropped, and will be refused.
+    # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
+    # bytes, that the client has not read. _is_paused: there are such. _is_parting: the client was told that this was
+    # all.
+    # Of both: _came, _touched: when the client came, and last did something or was last answered. _held: the bytes of
+    # all that, and the requests being handled.
+    __slots__ = (
+        "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_is_parting", "_is_paused", "_is_reading",
+        "_is_refusing", "_pending", "_port", "_requests", "_rest", "_state", "_template", "_touched", "_transport",
+        "_unsent", "_unsent_bytes", "_waiting", "_working",
+    )  # fmt: skip
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._requests = port.requests
+        self._state = _READING
+        self._template: heads.HeadTemplate | None = None
+        self._heads_read = 0
+        self._rest = b""
+        self._head: messages.PartialHead | None = None
+        self._body: progress.PartialBody | None = None
+        self._exchange: exchange.Exchange | None = None
+        self._waiting: Cancellable | None = None
+        self._working: turns.Work | None = None
+        self._is_reading = True
+        self._pending: list[requests.FastRequest] = []  # few at most, and mostly one
+        self._unsent = self._unsent_bytes = 0
+        self._is_parting = self._is_paused = self._is_refusing = False
+        self._touched = self._came = port.requests.clock()
+        self._held = port.requests.memory.reserve()
+
+    # --- the transport's calls ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        if not self._port.joined(self):
+            self._transport.write(responses.too_many_connections())
+            self._close()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sent."""
+        self._touched = self._requests.clock()
+        state = self._state
+        if state is _READING:
+            if self._head is None:
+                self._serve(data)
+            else:
+                self._more_of_head(self._head, data)
+        elif state is _BODY:
+            if self._body is not None:
+                self._collect(self._body, data)
+        elif state is _EXCHANGE:
+            self._feed(data)
+        elif state is _HELD:
+            self._hold(self._rest + data)
+
+    def eof_received(self) -> bool | None:
+        """As for Go's server, this means the client is gone: the transport closes. But not so in a tunnel."""
+        asked = self._exchange
+        if asked is None or not asked.is_tunnel or asked.consumer is None:
+            return None
+        asked.consumer.caller_finished()
+        return True
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._touched = self._requests.clock()
+        if self._exchange is not None:
+            self._count_unsent()
+            self._exchange.full(True)
+        self.look_what_to_read()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._transport.set_write_buffer_limits()
+        self._held.add(-self._unsent_bytes, -self._unsent)
+        self._unsent = self._unsent_bytes = 0
+        if self._exchange is not None:
+            self._exchange.full(False)
+        self.look_what_to_read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._port.left(self)
+        self._state = _ENDED
+        self._body = None
+        self._rest = b""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        self._cancel_all()
+        self._held.release()
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def _serve(self, data: bytes) -> None:
+        """Take all requests that are complete in `data`, which begins with one."""
+        at, size = 0, len(data)
+        if self._rest:
+            self._keep(b"")
+        while at < size and self._state is _READING:
+            template = self._template
+            plain = (template.match(data, at) if template is not None else None) or self._read(data, at)
+            if plain is None:
+                return
+            end, length, head = plain
+            stop = end + length
+            if stop > size:
+                self._begin_body(data, at, plain)
+                return
+            if self._is_paused or len(self._pending) >= _MOST_PENDING:
+                self._hold(data[at:])
+                return
+            try:
+                request = self._requests.accept(head, data[end:stop], self, self._touched)
+            except errors.CarpoolError as error:
+                if self._pending:
+                    self._hold(data[at:])
+                    return
+                self._refuse(error, self._touched)
+                at = stop
+                continue
+            if request is None:
+                self._begin_exchange(data[at:end], data[end:])
+                return
+            pending = self._pending
+            if pending and request.key != pending[-1].key:
+                # Each key is a queue, and queues take turns: one connection must not have many of them at once.
+                self._hold(data[at:])
+                return
+            pending.append(request)
+            self._requests.submit(request, self._held)
+            at = stop
+
+    def _read(self, data: bytes, at: int) -> heads.Plain | None:
+        """The head at `at`, if it is that of a plain predict request and complete."""
+        reader = self._port.reader
+        if reader is not None and not self._heads_read and self._template is None and data.startswith(b"POST ", at):
+            shared = reader.shared(data, at)
+            if shared is not None:
+                self._template, plain = shared
+                return plain
+        if data.startswith(_LINE_END, at):
+            at = _next_line(data, at)
+        end = data.find(b"\r\n\r\n", at) + 4
+        if end < 4:
+            if at < len(data):
+                self._head = messages.PartialHead(self._touched)
+                self._look_at_head(self._head, data[at:] if at else data)
+            return None
+        text = data[at:end]
+        if reader is None or len(text) > heads.MAX_HEAD or not text.startswith(b"POST "):
+            self._begin_exchange(text, data[end:])
+            return None
+        try:
+            found = reader.read(text)
+        except routes.ModelUnknownYet as pause:
+            self._hold(data[at:])
+            self._held.add(0, 1)
+            self._waiting = pause.wait(self._learned)
+            return None
+        if found is None:
+            self._begin_exchange(text, data[end:])
+            return None
+        _, length, plain_head = found
+        # Where heads repeat, the second is that of the next ones; where they do not, to try each time would be dear.
+        self._heads_read += 1
+        if self._heads_read > 1 and not self._heads_read & (self._heads_read - 1):
+            self._template = reader.template(text, plain_head)
+        return end, length, plain_head
+
+    def _learned(self, _: object) -> None:
+        self._waiting = None
+        self._go_on()
+        self._held.add(0, -1)
+
+    # --- heads that come in parts ------------------------------------------------------------------------------
+
+    def _more_of_head(self, head: messages.PartialHead, data: bytes) -> None:
+        self._held.add(-len(head.text))
+        self._look_at_head(head, data)
+
+    def _look_at_head(self, head: messages.PartialHead, more: bytes) -> None:
+        try:
+            is_complete = head.add(more)
+        except messages.Malformed as error:
+            self._head = None
+            self._end_in_turn(bytes(head.text), _malformed(error))
+            return
+        text = head.text
+        if is_complete:
+            self._head = None
+            self._serve(bytes(text))
+        elif len(text) > messages.MAX_HEAD:
+            self._head = None
+            self._end_in_turn(bytes(text), _TOO_LARGE)
+        elif head.lines > messages.MAX_LINES:
+            self._head = None
+            self._end_in_turn(bytes(text), _TOO_MANY_LINES)
+        else:
+            self._held.add(len(text))
+            if self._requests.memory.has_room(0):
+                return
+            self._held.add(-len(text))
+            self._head = None
+            if self._pending:
+                self._hold(bytes(text))  # answers come in order
+            else:
+                self._end(errors.MemoryFull(), head.began)
+
+    def _end_in_turn(self, text: bytes, answer: responses.Response) -> None:
+        """Answer what is no request, as the last, when it is its turn; until then it is held, and read once more."""
+        if self._pending or self._is_paused:
+            self._hold(text)
+            return
+        self._transport.write(b"".join(responses.render(answer, close=True)))
+        self._part()
+
+    # --- bodies that come in parts -----------------------------------------------------------------------------
+
+    def _begin_body(self, data: bytes, at: int, plain: heads.Plain) -> None:
+        end, length, head = plain
+        if self._pending:
+            self._hold(data[at:])
+        elif not self._requests.takes(length):
+            self._begin_exchange(data[at:end], data[end:])
+        else:
+            self._state = _BODY
+            self._body = progress.PartialBody(
+                data[at:end], head, length, self._touched, self._requests.scan(head, length)
+            )
+            self._body.add(data[end:])
+            self._held.add(self._body.received, 1)
+
+    def _collect(self, body: progress.PartialBody, data: bytes) -> None:
+        data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
+        if not self._requests.memory.has_room(len(data)):
+            self._drop_body()
+            self._begin_exchange(body.text, b"".join([*body.take(), data, following]))
+            return
+        body.add(data)
+        self._held.add(len(data))
+        if not body.missing:
+            self._finish(body, following)
+        elif body.scan is not None:
+            self._let_others_in()
+
+    def _let_others_in(self) -> None:
+        # libuv reads up to 32 times in a row from one socket: 8 MB, and several milliseconds.
+        if self._is_reading and not self._transport.is_closing():
+            self._is_reading = False
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._update_reading)
+
+    def _finish(self, body: progress.PartialBody, following: bytes) -> None:
+        self._drop_body()
+        parts = body.take()
+        payload = None if body.scan is None else body.scan.payload(json_rows.PartedText(parts))
+        if payload is not None:
+            self._submit_parsed(body, parts, payload, following)
+            return
+        whole = b"".join(parts)
+        parts.clear()
+        told = functools.partial(self._parsed, body, whole)
+        self._working = self._requests.work_on(body.head, whole, told)
+        if self._working is not None:
+            self._held.add(len(whole), 1)
+            self._hold(following)
+            return
+        try:
+            request = self._requests.accept(body.head, whole, self, body.started)
+        except errors.CarpoolError as error:
+            self._refuse(error, body.started)
+            self._serve_following(following)
+        else:
+            self._submit_large(body, [whole], request, following)
+
+    def _parsed(self, body: progress.PartialBody, whole: bytes, outcome: interface.Payload | Exception) -> None:
+        """A large body was looked through; what came meanwhile is held."""
+        self._working = None
+        self._held.add(-len(whole), -1)
+        following = self._rest
+        self._state = _READING
+        self._keep(b"")
+        self._update_reading()
+        if isinstance(outcome, Exception):
+            self._begin_exchange(body.text, whole + following)
+        else:
+            self._submit_parsed(body, [whole], outcome, following)
+
+    def _submit_parsed(
+        self, body: progress.PartialBody, parts: list[bytes], payload: interface.Payload, following: bytes
+    ) -> None:
+        size = sum(map(len, parts))
+        request = self._requests.accept(body.head, b"", self, body.started, payload, size)
+        self._submit_large(body, parts, request, following)
+
+    def _submit_large(
+        self, body: progress.PartialBody, parts: list[bytes], request: requests.FastRequest | None, following: bytes
+    ) -> None:
+        if request is None:
+            self._begin_exchange(body.text, b"".join([*parts, following]))
+            return
+        self._pending.append(request)
+        self._requests.submit(request, self._held)
+        self._serve_following(following)
+
+    def _serve_following(self, following: bytes) -> None:
+        if following and self._state is _READING:
+            self._serve(following)
+
+    def _refuse(self, error: errors.CarpoolError, started: float) -> None:
+        """Answer a request that no other waits before, and that came at `started`."""
+        message, close = self._requests.refused(error, started)
+        self._transport.write(message)
+        if close:
+            self._part()
+
+    def _drop_body(self) -> None:
+        if self._body is not None:
+            self._held.add(-self._body.received, -1)
+            self._body = None
+            self._state = _READING
+
+    # --- requests that are no plain predict requests -----------------------------------------------------------
+
+    def _begin_exchange(self, text: bytes, behind: bytes) -> None:
+        """Serve the request of a complete head, with what came behind it so far."""
+        if self._pending or self._is_paused:
+            self._hold(text + behind)  # answers come in order
+            return
+        try:
+            if len(text) > messages.MAX_HEAD:
+                self._end_in_turn(b"", _TOO_LARGE)
+                return
+            head = self._port.handler.read_head(text)
+        except messages.Malformed as error:
+            self._end_in_turn(b"", _malformed(error))
+            return
+        if len(head.headers) > messages.MAX_LINES:
+            self._end_in_turn(b"", _TOO_MANY_LINES)
+            return
+        asked = exchange.Exchange(self, head, self._touched)
+        self._state = _EXCHANGE
+        self._exchange = asked
+        self._held.add(0, 1)
+        self._port.handler.begin(asked)
+        if behind and self._has(asked):
+            self._feed(behind)
+        elif behind and self._state is not _ENDED:
+            # It is answered already. Not now: of thousands at once each would be served within the one before.
+            self._resume(behind)
+        asked.settled()
+
+    def _has(self, asked: exchange.Exchange) -> bool:
+        """Whether this is the present exchange; compiled code takes it for that where it was just set."""
+        return self._exchange is asked
+
+    def _feed(self, data: bytes) -> None:
+        """Give the exchange what came of its body; keep what is behind that, or is for the next turn."""
+        asked = self._exchange
+        if asked is None or asked.is_broken:
+            return
+        if self._is_refusing:
+            self._let_others_in()
+            return
+        if self._rest or (asked.reader.is_complete and not asked.is_tunnel):
+            if self._rest and self._has_no_room_for_head(asked):
+                # It is refused in its turn. Until then it is read and dropped: so a client that leaves is noticed.
+                self._keep(b"")
+                self._is_refusing = True
+            else:
+                self._keep(self._rest + data)
+            self._update_reading()
+            return
+        try:
+            behind = asked.feed(data)
+        except messages.Malformed as error:
+            was_answered = asked.is_answered
+            asked.break_body(str(error))
+            if was_answered:
+                self._exchange = None
+                self._end_in_turn(b"", _malformed(error))
+            return
+        if asked.is_answered and asked.reader.is_complete:
+            self._exchange = None
+            self._resume(behind)
+            return
+        if behind:
+            self._keep(behind)
+            self._update_reading()
+            if not asked.reader.is_complete:
+                asyncio.get_running_loop().call_soon(self._feed_later)
+        if not asked.is_beginning:
+            asked.settled()
+
+    def _has_no_room_for_head(self, asked: exchange.Exchange) -> bool:
+        """Whether what is behind an exchange is the start of a head, not a complete one, for which there is no room."""
+        is_head = asked.reader.is_complete and not asked.may_switch and b"\r\n\r\n" not in self._rest
+        return is_head and not self._requests.memory.has_room(0)
+
+    def _feed_later(self) -> None:
+        if self._exchange is not None and self._state is _EXCHANGE:
+            rest = self._rest
+            self._keep(b"")
+            self._feed(rest)
+            self._update_reading()
+
+    def _resume(self, behind: bytes) -> None:
+        """A request is over, and this is what came behind it."""
+        if self._is_refusing:
+            self._end(errors.MemoryFull(), self._touched)
+            return
+        self._state = _HELD if behind else _READING
+        self._keep(behind)
+        self._update_reading()
+        if behind:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    # --- what exchanges call -----------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> Hashable:
+        """The address of its other end, or None if that is not known."""
+        address: Hashable = self._transport.get_extra_info("peername")
+        return address
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """Its own."""
+        return self._transport
+
+    def write_answer(self, data: bytes, body: bytes) -> None:
+        """Write some of the answer of the present exchange."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+            if body:
+                self._write_large(body)
+            if self._is_paused:
+                self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        """Count what waits for the client to read."""
+        more = self._transport.get_write_buffer_size() - self._unsent_bytes
+        if more > 0:
+            self._unsent_bytes += more
+            self._held.add(more)
+
+    def hold(self, asked: exchange.Exchange, size: int) -> None:
+        """Count so many bytes more for an exchange."""
+        asked.held += size
+        self._held.add(size)
+
+    def answer_ended(self, asked: exchange.Exchange, close: bool) -> None:
+        """The answer is complete; with `close` the connection ends behind it."""
+        self._held.add(-asked.held)
+        asked.held = 0
+        if self._is_paused:  # the request ends when the client has taken its answer
+            self._unsent += 1
+        else:
+            self._held.add(0, -1)
+        self._touched = asked.answered_at = self._requests.clock()
+        if close or asked.is_broken:
+            self._exchange = None
+            self._part()
+        elif asked.reader.is_complete:
+            self._exchange = None
+            self._resume(self._rest)
+        else:
+            asked.wants_more = True  # what comes of the body is dropped
+            self._update_reading()
+
+    def become_tunnel(self) -> bytes:
+        """Give the exchange all that comes from now on; returns what came already behind its request."""
+        rest = self._rest
+        self._keep(b"")
+        if self._exchange is not None:
+            self._exchange.is_tunnel = True
+        self._update_reading()
+        return rest
+
+    def end_sending(self) -> None:
+        """Nothing more will be written into a tunnel."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def close_tunnel(self, patience: float) -> None:
+        """Close when all that was written is sent, or in so many seconds at the latest."""
+        if not self._transport.is_closing():
+            self._transport.close()
+            asyncio.get_running_loop().call_later(patience, self._transport.abort)
+
+    # --- what is held ------------------------------------------------------------------------------------------
+
+    def _hold(self, data: bytes) -> None:
+        self._keep(data)
+        self._state = _HELD
+        self._update_reading()
+
+    def _keep(self, data: bytes) -> None:
+        """Make this what is not yet understood; it counts as bytes held."""
+        self._held.add(len(data) - len(self._rest))
+        self._rest = data
+
+    def _go_on(self) -> None:
+        if self._state is not _HELD or self._is_paused or self._pending:
+            return
+        if self._waiting is not None or self._working is not None:
+            return
+        self._state = _READING
+        self._update_reading()
+        self._serve(self._rest)
+
+    def look_what_to_read(self) -> None:
+        """Answers have begun or ceased to wait for the client, or all are given; or an exchange has enough, or not."""
+        self._update_reading()
+        if self._state is _HELD and not self._pending and not self._is_paused:
+            # Not now: this may be in the midst of `_serve`, or of answers to others.
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _update_reading(self) -> None:
+        # What is held is read on for a while, because only a connection that is read tells that its client has left.
+        asked = self._exchange
+        is_held = self._state is _HELD or asked is not None
+        is_enough = is_held and (len(self._rest) >= _MOST_HELD or not self._requests.memory.has_room(0))
+        if is_enough and asked is not None and self._has_no_room_for_head(asked):
+            is_enough = False
+        if asked is None or asked.is_answered:
+            wanted = not (is_enough or self._is_paused)
+        elif asked.is_tunnel:
+            wanted = asked.wants_more
+        else:
+            wanted = asked.wants_more and (not self._rest or asked.reader.is_complete) and not is_enough
+        if wanted != self._is_reading and not self._is_parting and not self._transport.is_closing():
+            self._is_reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def answered(self, request: requests.FastRequest, message: bytes, body: bytes, close: bool) -> None:
+        """Send `message` and `body` when it is their turn, then end the connection if told so."""
+        if self._state is _ENDED:
+            return  # the client left between its answer's making and its turn
+        pending = self._pending
+        if pending[0] is not request:
+            request.message = (message, body, close)
+            self._held.add(len(message) + len(body))
+            return
+        pending.pop(0)
+        while True:
+            self._touched = self._requests.now
+            self._transport.write(message)
+            if body:
+                self._write_large(body)
+            if self._is_paused:  # the request ends when the client has taken its answer
+                self._unsent += 1
+                self._unsent_bytes += len(message) + len(body)
+                self._held.add(len(message) + len(body))
+            else:
+                self._held.add(0, -1)
+            if close:
+                self._part()
+            if not pending or (following := pending[0].message) is None:
+                break
+            pending.pop(0)
+            message, body, close = following
+            self._held.add(-len(message) - len(body))
+        if self._state is _HELD and not pending:
+            self.look_what_to_read()
+
+    def is_last(self, request: requests.FastRequest) -> bool:
+        """Whether no request came after this one."""
+        return not self._pending or self._pending[-1] is request
+
+    def _write_large(self, body: bytes) -> None:
+        # The transport keeps all of it until its last byte is sent, so it waits for the client until then.
+        self._transport.set_write_buffer_limits(0)
+        self._transport.write(body)
+        if not self._is_paused:
+            self._transport.set_write_buffer_limits()
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
+        asked = self._exchange
+        if asked is not None and not asked.is_answered:
+            pass  # a stream may take its time, and whoever takes nothing of one is found by its socket
+        elif self._is_paused or self._state is _ENDED:
+            patience = self._requests.rules.patience.seconds(self._unsent_bytes)
+            if self._is_parting and not self._is_paused:
+                patience = max(patience, lingering.LONGEST)
+            if now - self._touched >= patience:
+                unread.reset(self._transport)
+        elif asked is not None:
+            if now - asked.answered_at > _LONGEST_DROPPING:
+                self._part()
+        elif not self._pending and self._state is not _HELD:  # else the scheduler watches over what it was given
+            self._expire_reading(now)
+
+    def _expire_reading(self, now: float) -> None:
+        body, head = self._body, self._head
+        if body is not None:
+            if now - body.started > self._requests.rules.bodies.read_timeout:
+                self._end(errors.BodyTooLate(), body.started)
+        elif head is not None:
+            if now - head.began > self._port.head_timeout:
+                self._end(errors.HeadTooLate(), head.began)
+        elif now - self._touched > self._port.keep_alive:
+            self._close()
+
+    def may_ask(self, begun: float) -> bool:
+        """Whether the client came since then and has asked nothing yet, or has asked or begun to ask since then."""
+        if self._state is _ENDED:
+            return False
+        if self._exchange is not None:
+            return self._touched >= begun
+        if self._head is not None:
+            return self._head.began >= begun
+        return self._touched == self._came >= begun
+
+    def shut(self) -> None:
+        """End the connection, behind an answer that has begun; one that the client does not read is cut off."""
+        asked = self._exchange
+        if asked is not None and not asked.is_answered:
+            asked.is_closing = True
+        elif self._is_paused:
+            self._transport.abort()
+        elif self._is_parting:
+            self._transport.close()
+        else:
+            self._close()
+
+    def cut(self) -> None:
+        """End the connection now, unread answers or not."""
+        self._transport.abort()
+
+    def _end(self, error: errors.CarpoolError, since: float) -> None:
+        self._drop_body()
+        self._transport.write(self._requests.refusal(error, since))
+        self._part()
+
+    def _part(self) -> None:
+        """End the connection behind an answer, for which the client may have to be read a little longer."""
+        self._leave()
+        self._keep(b"")
+        if not self._transport.is_closing():
+            self._is_parting = True
+            lingering.Lingering(self._transport, self)
+
+    def _close(self) -> None:
+        self._leave()
+        self._transport.close()
+
+    def _leave(self) -> None:
+        self._state = _ENDED
+        self._touched = self._requests.clock()
+        self._cancel_all()
+
+    def _cancel_all(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
+            self._working = None
+        asked, self._exchange = self._exchange, None
+        if asked is not None:
+            asked.lost()
+        if self._head is not None:
+            self._held.add(-len(self._head.text))
+            self._head = None
+        while self._pending:
+            request = self._pending.pop(0)
+            waiting = request.message
+            self._held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
+            self._requests.driver.cancel(request)
+
+
+def _next_line(data: bytes, at: int) -> int:
+    """Where something is behind the line ends at `at`: empty lines before a request are none of it (RFC 9112, 2.2)."""
+    return len(data) - len(data[at:].lstrip(b"\r\n"))
+
+
+def _malformed(error: messages.Malformed) -> responses.Response:
+    return responses.Response(400, _JSON, v1.render_error(f"malformed HTTP: {error}"), close=True)

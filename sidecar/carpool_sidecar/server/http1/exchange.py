@@ -1,0 +1,207 @@
+"""A request that is no plain predict request, and its answer: what its connection and whoever answers it share.
+
+The connection gives it what comes of the body. Whoever answers, the `Consumer`, gets that, and writes: a complete
+answer, or one piece by piece. Both sides can be told to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Final, Protocol
+
+from carpool_sidecar.server import headers as headers_
+from carpool_sidecar.server import responses
+from carpool_sidecar.server.http1 import messages
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Consumer(Protocol):
+    """Who answers a request."""
+
+    def body(self, data: bytes) -> None:
+        """More of its body came."""
+
+    def body_ended(self) -> None:
+        """The body is complete."""
+
+    def body_broken(self, words: str) -> None:
+        """The rest of the body is no HTTP."""
+
+    def settled(self) -> None:
+        """All that came at once was handed on."""
+
+    def caller_full(self, is_full: bool) -> None:
+        """Whether the caller takes no more of its answer for now."""
+
+    def caller_finished(self) -> None:
+        """The caller of a tunnel sends no more."""
+
+    def lost(self) -> None:
+        """The caller is gone: nobody waits for the answer any more."""
+
+
+class Connection(Protocol):
+    """The caller's."""
+
+    @property
+    def peer(self) -> Hashable: ...
+
+    @property
+    def transport(self) -> asyncio.Transport: ...
+
+    def write_answer(self, data: bytes, body: bytes) -> None: ...
+
+    def hold(self, exchange: Exchange, size: int) -> None: ...
+
+    def answer_ended(self, exchange: Exchange, close: bool) -> None: ...
+
+    def look_what_to_read(self) -> None: ...
+
+    def become_tunnel(self) -> bytes: ...
+
+    def end_sending(self) -> None: ...
+
+    def close_tunnel(self, patience: float) -> None: ...
+
+
+class Exchange:
+    """One request, which came at `started`, and its answer.
+
+    `wants_more` is whether its consumer takes more of the body. `is_beginning` until all that came with the head was
+    handed on, `is_answered` once the answer is complete or nobody waits for it, `has_begun` once some of it was
+    written. `held` are the bytes that count for it.
+    """
+
+    # State: those; the consumer, once there is one; the task that answers, if one does.
+    __slots__ = (
+        "answered_at", "connection", "consumer", "has_begun", "head", "held", "is_answered", "is_beginning",
+        "is_broken", "is_closing", "is_tunnel", "reader", "started", "task", "wants_more",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, head: messages.RequestHead, started: float) -> None:
+        self.connection = connection
+        self.head = head
+        self.started = started
+        self.reader = messages.body_of(head)
+        self.consumer: Consumer | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.wants_more = self.is_beginning = True
+        self.held = 0
+        self.is_answered = self.has_begun = self.is_broken = self.is_tunnel = False
+        self.answered_at = 0.0
+        self.is_closing = not head.keep_alive
+
+    # --- what the connection calls -----------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what came; returns what is behind the body, or for the next turn if that is not complete.
+
+        Raises `messages.Malformed`, of which the consumer is not told.
+        """
+        if self.is_tunnel:
+            if self.consumer is not None:
+                self.consumer.body(data)
+            return b""
+        content, rest = self.reader.feed(data)
+        consumer = self.consumer
+        if consumer is not None and not self.is_answered:
+            if content:
+                consumer.body(content)
+            if self.reader.is_complete and not self.is_answered:
+                consumer.body_ended()
+        return rest
+
+    def break_body(self, words: str) -> None:
+        """The rest of the body is no HTTP: nothing more is taken, and the connection ends behind the answer."""
+        self.is_broken = self.is_closing = True
+        if self.consumer is not None and not self.is_answered:
+            self.consumer.body_broken(words)
+
+    def settled(self) -> None:
+        """All that came at once was fed."""
+        self.is_beginning = False
+        if self.consumer is not None and not self.is_answered:
+            self.consumer.settled()
+
+    def full(self, is_full: bool) -> None:
+        """Whether the caller takes no more for now."""
+        if self.consumer is not None and not self.is_answered:
+            self.consumer.caller_full(is_full)
+
+    def lost(self) -> None:
+        """The caller is gone."""
+        consumer, self.consumer = self.consumer, None
+        if not self.is_answered:
+            self.is_answered = True
+            if consumer is not None:
+                consumer.lost()
+            if self.task is not None:
+                self.task.cancel()
+
+    # --- what the consumer calls -------------------------------------------------------------------------------
+
+    @property
+    def may_switch(self) -> bool:
+        """Whether what comes behind the request may be of another protocol."""
+        return "Upgrade" in self.head.headers
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the caller waits to be told before it sends the rest of its body."""
+        is_waiting = not self.reader.is_complete and not self.reader.received and not self.reader.chunks
+        version = self.head.version
+        return is_waiting and version == messages.HTTP_1_1 and headers_.expects_continue(self.head.headers)
+
+    def send_continue(self) -> None:
+        """Let the caller go on with its body, if it waits for that."""
+        if self.expects_continue and not self.has_begun:
+            self.connection.write_answer(_CONTINUE, b"")
+
+    def want(self, wanted: bool) -> None:
+        """Take more of the body, or no more for now."""
+        if wanted != self.wants_more:
+            self.wants_more = wanted
+            self.connection.look_what_to_read()
+
+    def write(self, data: bytes) -> None:
+        """Write some of the answer."""
+        self.has_begun = True
+        self.connection.write_answer(data, b"")
+
+    def inform(self, head: bytes) -> None:
+        """Write an informational answer, before the answer."""
+        self.connection.write_answer(head, b"")
+
+    def end(self, close: bool = False) -> None:
+        """The answer is complete; with `close` the connection ends behind it."""
+        if not self.is_answered:
+            self.is_answered = True
+            self.consumer = None
+            self.connection.answer_ended(self, close or self.is_closing)
+
+    def respond(self, answer: responses.Response, close: bool = False) -> None:
+        """Give a complete answer."""
+        if self.is_answered:
+            return
+        version, is_old = self.head.version, self.head.version == messages.HTTP_1_0
+        close = close or answer.close or self.is_closing
+        if version != messages.HTTP_1_1 and not is_old:
+            close = True
+        head, *body = responses.render(answer._replace(close=False), close and not is_old)
+        if is_old:
+            head = _as_old(head, close)
+        if self.head.method == "HEAD":
+            end = head.find(b"\r\n\r\n") + 4
+            head, body = head[:end], []
+        self.has_begun = True
+        self.connection.write_answer(head, b"".join(body))
+        self.end(close)
+
+
+def _as_old(head: bytes, close: bool) -> bytes:
+    """An answer for HTTP/1.0, where connections are closed unless something else is said."""
+    start, _, rest = head.partition(b"\r\n")
+    kept = b"" if close else b"Connection: keep-alive\r\n"
+    return b"HTTP/1.0" + start[8:] + b"\r\n" + kept + rest

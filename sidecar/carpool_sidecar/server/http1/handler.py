@@ -1,0 +1,332 @@
+"""What becomes of a request that is no plain predict request: an answer of our own, a call in a batch, or the relay.
+
+Own answers are given at once where nobody has to be asked. A call whose head or body is unusual gets a task, which
+reads, asks and waits; the relay is callbacks only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from typing import Final
+
+from multidict import CIMultiDict
+
+from carpool_sidecar import caches, errors
+from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.protocols import interface
+from carpool_sidecar.server import headers, local_answers, predict, responses
+from carpool_sidecar.server.http1 import exchange, messages, relay
+from carpool_sidecar.upstream import readiness
+
+_MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
+_MOST_HEADS: Final = 512 * 1024  # bytes of heads that are remembered
+
+
+class Handler:
+    """Answers exchanges. `outcomes` is None when batching is off.
+
+    `v1_models` answers for a predictor that does not speak v1 itself.
+    """
+
+    def __init__(
+        self,
+        rules: predict.PredictRules,
+        outcomes: predict.Outcomes | None,
+        relays: relay.Relays,
+        ready: readiness.Readiness,
+        v1_models: local_answers.V1Models | None = None,
+    ) -> None:
+        self._rules = rules
+        self._outcomes = outcomes
+        self._relays = relays
+        self._ready = ready
+        self._v1_models = v1_models
+        self._life = rules.life
+        self._metrics = rules.metrics
+        self._heads: caches.Cache[bytes, messages.RequestHead] = caches.Cache("read_heads", _MOST_HEADS)
+
+    def read_head(self, text: bytes) -> messages.RequestHead:
+        """As `messages.read_head`; heads repeat."""
+        found = self._heads.get(text)
+        if found is None:
+            found = messages.read_head(text)
+            self._heads.put(text, found, len(text))
+        return found
+
+    def begin(self, asked: exchange.Exchange) -> None:
+        """Answer a request, now or later; errors become answers here and nowhere else.
+
+        What is nobody's decision but a bug is logged and answered 500, as long as no byte of an answer was sent; after
+        that the connection is closed.
+        """
+        try:
+            self._begin(asked)
+        except Exception:
+            self._bug(asked)
+
+    def _begin(self, asked: exchange.Exchange) -> None:
+        head, life = asked.head, self._life
+        refused = headers.objection(head.version, head.headers)
+        if refused is not None:
+            asked.respond(refused)
+        elif local_answers.is_probe(head.headers):
+            self._start(asked, self._probe(asked))
+        elif life.draining and local_answers.comes_from_prober(head.headers):
+            asked.respond(local_answers.shutting_down())
+        elif self._v1_models is not None and head.method in ("GET", "HEAD"):
+            self._start(asked, self._ask_v1(asked, self._v1_models))
+        else:
+            self._serve(asked)
+
+    def _serve(self, asked: exchange.Exchange) -> None:
+        head, match = asked.head, None
+        if self._outcomes is not None:
+            try:
+                match = self._rules.routes.match(head.method, head.target, head.headers)
+            except errors.Unbatchable as verdict:
+                self._metrics.unbatched(verdict.reason)
+            else:
+                if match is None and head.method == "POST":
+                    self._metrics.unbatched(errors.NotBatched.OTHER_PATH)
+        if self._outcomes is None or match is None:
+            self._pass_on(asked)
+        else:
+            body = CollectedBody(asked)
+            asked.consumer = body
+            self._start(asked, self._batch(asked, body, self._outcomes, match))
+
+    # --- own answers -------------------------------------------------------------------------------------------
+
+    async def _probe(self, asked: exchange.Exchange) -> None:
+        asked.respond(await local_answers.probe_answer(asked.head.headers, self._life.draining, self._ready.check))
+
+    async def _ask_v1(self, asked: exchange.Exchange, models: local_answers.V1Models) -> None:
+        told = await models.answer(asked.head.method, asked.head.target)
+        if told is not None:
+            asked.respond(told)
+        else:
+            self._serve(asked)
+
+    # --- calls in batches --------------------------------------------------------------------------------------
+
+    async def _batch(
+        self, asked: exchange.Exchange, source: CollectedBody, outcomes: predict.Outcomes, match: routes.Match
+    ) -> None:
+        started = time.perf_counter()  # the loop's own clock may count whole milliseconds
+        rules, clock = self._rules, asyncio.get_running_loop().time
+        request = asked.head
+        outcome: calls.Outcome
+        body: bytes | None = None
+        is_accepted = True
+        try:
+            self._life.check_open()
+            if match.by_body is not None:
+                body = await self._read(source, match)
+            before = clock()
+            route = await rules.route(request.headers, match, body)
+            spent = clock() - before
+            if body is None:
+                body = await self._read(source, match)
+            head = rules.head(request.target, request.headers, match, route, spent)
+            payload = await self._payload(head, body, match)
+            outcome = await outcomes.of(head, payload, len(body), asked.connection.transport)
+        except errors.Unbatchable as verdict:
+            self._metrics.unbatched(verdict.reason)
+            self._pass_on(asked, body, match.error_words, source)
+            return
+        except errors.CarpoolError as error:
+            # Bare: else this frame and the error keep each other, and the body, alive.
+            outcome, is_accepted = errors.bare(error), False
+        except Exception:
+            outcome, is_accepted = rules.bug(), False
+        del body  # while the answer is delivered nothing needs it
+        answer = rules.render_outcome(
+            outcome,
+            time.perf_counter() - started,
+            is_v1=match.protocol == "v1",
+            is_accepted=is_accepted,
+            words=match.error_words,
+            host=request.headers.get("Host"),
+        )
+        asked.respond(answer, close=self._life.parting)
+
+    async def _read(self, source: CollectedBody, match: routes.Match) -> bytes:
+        """The decoded body, within all limits; raises `errors.CarpoolError`.
+
+        Raises `errors.Unbatchable`, with the body unread, where the media type speaks against a predict request and
+        it is known beforehand that the body cannot be looked at.
+        """
+        if not match.says_so and not self._rules.bodies.can_read(source):
+            raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
+        return await self._rules.bodies.read(source)
+
+    async def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
+        """The rows of a decoded body; raises `errors.CarpoolError`.
+
+        Raises `errors.Unbatchable` if it is valid but has to travel alone, or is what its media type says and no
+        predict request at all.
+        """
+        codec, bodies = head.route.codec, self._rules.bodies
+        most = int(self._rules.bounds.max_queue_instances)
+        try:
+            if len(body) < codec.large:
+                return codec.parse(body, most, head.json_size)
+            with bodies.memory.reserve(len(body)):
+                return await bodies.turns.run(codec.parse_in_steps(body, most, head.json_size))
+        except errors.BadRequest:
+            if match.says_so:
+                raise
+            raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE) from None
+
+    # --- all else ----------------------------------------------------------------------------------------------
+
+    def _pass_on(
+        self,
+        asked: exchange.Exchange,
+        body: bytes | None = None,
+        words: calls.ErrorWords | None = None,
+        source: CollectedBody | None = None,
+    ) -> None:
+        """Pass a request on. Its body is `body` if that was read; if not, some of it may be in the `source`."""
+        dialect = responses.Dialect(words) if words else responses.Dialect()
+
+        def refuse(error: errors.CarpoolError) -> None:
+            answer = dialect.error(error)
+            self._metrics.answered("passthrough", answer.status)
+            asked.respond(answer)
+
+        try:
+            self._life.check_open()
+            if asked.head.method == "CONNECT":
+                raise errors.BadRequest("CONNECT is not supported: this is not a forward proxy")
+            passed = relay.Relay(self._relays, asked, refuse, body)
+        except errors.CarpoolError as error:
+            refuse(errors.bare(error))
+            return
+        if body is not None:
+            asked.connection.hold(asked, len(body))
+        elif source is not None:
+            source.hand_over(passed)
+        passed.start()
+
+    # --- tasks -------------------------------------------------------------------------------------------------
+
+    def _start(self, asked: exchange.Exchange, work: Coroutine[object, object, None]) -> None:
+        asked.task = asyncio.get_running_loop().create_task(self._run(asked, work), name="request")
+
+    async def _run(self, asked: exchange.Exchange, work: Coroutine[object, object, None]) -> None:
+        try:
+            with contextlib.suppress(
+                asyncio.CancelledError
+            ):  # the caller left; a task keeps what it raises, and all frames
+                await work
+        except Exception:
+            self._bug(asked)
+        finally:
+            asked.task = None
+
+    def _bug(self, asked: exchange.Exchange) -> None:
+        error = self._rules.bug()
+        if asked.has_begun:
+            asked.connection.transport.abort()
+        else:
+            asked.respond(responses.Dialect().error(error))
+
+
+class CollectedBody:
+    """A body that waits to be read. Implements `exchange.Consumer` and `body_reader.Source`."""
+
+    # State: what came and was not read, and its size; what is wrong with the rest; whoever waits for more.
+    __slots__ = ("_exchange", "_size", "_unread", "_waiter", "_words")
+
+    def __init__(self, asked: exchange.Exchange) -> None:
+        self._exchange = asked
+        self._unread: list[bytes] = []
+        self._size = 0
+        self._words = ""
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def headers(self) -> CIMultiDict[str]:
+        """Implements `body_reader.Source`."""
+        return self._exchange.head.headers
+
+    @property
+    def length(self) -> int | None:
+        """Implements `body_reader.Source`."""
+        return self._exchange.head.length
+
+    @property
+    def chunks(self) -> int:
+        """Implements `body_reader.Source`."""
+        return self._exchange.reader.chunks
+
+    @property
+    def is_complete(self) -> bool:
+        """Implements `body_reader.Source`."""
+        return self._exchange.reader.is_complete
+
+    def send_continue(self) -> None:
+        """Implements `body_reader.Source`."""
+        self._exchange.send_continue()
+
+    async def read(self) -> bytes:
+        """Implements `body_reader.Source`."""
+        while not self._unread and not self.is_complete:
+            if self._words:
+                raise errors.MalformedBody(f"the body is not valid HTTP: {self._words}")
+            waiter = self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                del waiter  # it keeps what is raised here, whose frames keep this one
+        unread, self._unread = self._unread, []
+        self._size = 0
+        self._exchange.want(True)
+        return unread[0] if len(unread) == 1 else b"".join(unread)
+
+    def hand_over(self, consumer: exchange.Consumer) -> None:
+        """Give what was not read to somebody else, who gets the rest as well."""
+        unread, self._unread = self._unread, []
+        for part in unread:
+            consumer.body(part)
+        self._exchange.want(True)
+
+    # --- what comes --------------------------------------------------------------------------------------------
+
+    def body(self, data: bytes) -> None:
+        """Implements `exchange.Consumer`."""
+        self._unread.append(data)
+        self._size += len(data)
+
+    def body_ended(self) -> None:
+        """Implements `exchange.Consumer`."""
+
+    def settled(self) -> None:
+        """Implements `exchange.Consumer`."""
+        self._tell()
+        if self._size >= _MOST_UNREAD and self._waiter is None:
+            self._exchange.want(False)
+
+    def body_broken(self, words: str) -> None:
+        """Implements `exchange.Consumer`."""
+        self._words = words
+        self._tell()
+
+    def caller_full(self, is_full: bool) -> None:
+        """Implements `exchange.Consumer`: nothing is written before the answer."""
+
+    def caller_finished(self) -> None:
+        """Implements `exchange.Consumer`: this is no tunnel."""
+
+    def lost(self) -> None:
+        """Implements `exchange.Consumer`: the task is cancelled."""
+
+    def _tell(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,421 @@
+"""A request that is not batched, on its way to the predictor, and the answer on its way back: streamed, unchanged.
+
+Bodies are never collected. What one side does not take for now is not read from the other, so memory stays constant and
+a slow reader slows its sender down, in both directions. Framing belongs to each connection: what was read is written
+anew (RFC 9112, 6). Header values go as the bytes that came.
+
+After `101 Switching Protocols` the same two connections are a tunnel: bytes both ways, unread, until both sides have
+ended. A side that has finished sending may still receive; one that is lost takes the other with it.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from multidict import CIMultiDict
+
+from carpool_sidecar import errors
+from carpool_sidecar.batching import routes
+from carpool_sidecar.server import headers as headers_
+from carpool_sidecar.server import unread
+from carpool_sidecar.server.http1 import exchange, messages
+from carpool_sidecar.upstream import streaming
+
+log = logging.getLogger("carpool.sidecar.server")
+
+LINGER_SECONDS: Final = 5.0
+"""How long a closed side of a tunnel may take to read what was already accepted for it, before it is cut."""
+
+# What may be sent once more if its connection ends before an answer (RFC 9110, 9.2.2).
+_IDEMPOTENT: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+# Of others the length is told, though it may be 0 (RFC 9110, 8.6).
+_WITHOUT_BODY: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+# These have no body, whatever their heads say (RFC 9112, 6.3).
+_BODILESS: Final[frozenset[int]] = frozenset({204, 304})
+_CONTINUE: Final = 100
+# No trailer may be one of these (RFC 9110, 6.5.1): they frame or route a message, or belong to one connection.
+_NO_TRAILERS: Final[frozenset[str]] = headers_.HOP_BY_HOP | {
+    "content-length",
+    "content-type",
+    "content-encoding",
+    "host",
+}
+
+Refuse = Callable[[errors.CarpoolError], None]
+"""Answers a request that could not be passed on."""
+
+
+class Relays:
+    """Passes requests on over `streams`.
+
+    `is_ending` tells whether callers' connections are closed behind their answers. `count` is called with the status of
+    each answer, `on_bug` when one breaks off for a reason that is a bug, and is in the log.
+    """
+
+    # State: the tunnels that are open; whether no more may open.
+    def __init__(
+        self,
+        streams: streaming.Streams,
+        is_ending: Callable[[], bool],
+        count: Callable[[int], None],
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.streams = streams
+        self.is_ending = is_ending
+        self.count = count
+        self.on_bug = on_bug
+        self.tunnels: set[Relay] = set()
+        self.is_closed = False
+        self.linger = LINGER_SECONDS
+
+    def close_tunnels(self) -> None:
+        """Close all tunnels; new ones are refused."""
+        self.is_closed = True
+        for tunnel in list(self.tunnels):
+            tunnel.close_tunnel()
+
+
+class Relay:
+    """Implements `exchange.Consumer` and `streaming.Receiver`: what comes from one goes to the other."""
+
+    # State of the request: _unsent pieces wait for a connection, or for what comes with them; _is_whole once there are
+    # no more; _is_again on the second try. Of the answer: _unwritten pieces wait for what comes with them; _status, 0
+    # until its head came; _is_chunked, whether it goes in chunks; _close behind it. Of a tunnel: _is_tunnel; whether
+    # each side is _done sending, or _gone.
+    __slots__ = (
+        "_ask", "_caller_done", "_caller_gone", "_close", "_connection", "_exchange", "_is_again", "_is_chunked",
+        "_is_tunnel", "_is_whole", "_known", "_opening", "_predictor_done", "_predictor_gone", "_refuse", "_relays",
+        "_status", "_unsent", "_unwritten", "_upgrade",
+    )  # fmt: skip
+
+    def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
+        """`known` is the body if that was read, and decoded, already."""
+        self._relays = relays
+        self._exchange = asked
+        self._refuse = refuse
+        self._known = known
+        self._connection: streaming.Connection | None = None
+        self._opening: streaming.Opening | None = None
+        head = asked.head
+        self._upgrade = headers_.requested_upgrade(head.headers) if head.version == messages.HTTP_1_1 else None
+        self._ask = self._request_head(known)
+        self._unsent = [self._ask, known] if known else [self._ask]
+        self._is_whole = known is not None
+        self._is_again = self._is_chunked = self._close = self._is_tunnel = False
+        self._caller_done = self._caller_gone = self._predictor_done = self._predictor_gone = False
+        self._status = 0
+        self._unwritten: list[bytes] = []
+
+    def start(self) -> None:
+        """Begin. What is written first goes when all that came of the request at once is here."""
+        asked = self._exchange
+        asked.consumer = self
+        self._connect()
+        if asked.reader.is_complete and not self._is_whole:
+            self.body_ended()
+        if not asked.is_beginning:
+            self.settled()
+
+    def _request_head(self, known: bytes | None) -> bytes:
+        head, peer = self._exchange.head, self._exchange.connection.peer
+        address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        if known is None and head.passed is not None and head.passed[0] == address:
+            return head.passed[1]
+        made = request_head(head, address, self._upgrade, known, self._relays.streams.host)
+        if known is None:
+            head.passed = address, made
+        return made
+
+    def _connect(self) -> None:
+        free = self._relays.streams.take()
+        if free is not None:
+            self._connection = free
+            free.take(self, self._exchange.head.method == "HEAD")
+        else:
+            self._opening = self._relays.streams.open(self._opened, self.failed)
+
+    def _opened(self, opened: streaming.Connection) -> None:
+        self._opening = None
+        self._connection = opened
+        opened.take(self, self._exchange.head.method == "HEAD")
+        self.settled()
+        self._exchange.want(not opened.is_full)
+
+    # --- the request -------------------------------------------------------------------------------------------
+
+    def body(self, data: bytes) -> None:
+        """Implements `exchange.Consumer`."""
+        if self._is_tunnel:
+            if self._connection is not None:
+                self._connection.write(data)
+        elif self._exchange.head.length is None:
+            self._unsent.append(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._unsent.append(data)
+
+    def body_ended(self) -> None:
+        """Implements `exchange.Consumer`."""
+        self._is_whole = True
+        if self._exchange.head.length is None:
+            self._unsent.append(b"0\r\n\r\n")
+
+    def settled(self) -> None:
+        """Implements both: write what came at once, in one piece."""
+        connection, asked = self._connection, self._exchange
+        if connection is not None and self._unsent:
+            unsent, self._unsent = self._unsent, []
+            connection.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+            if self._is_whole:
+                connection.end_request()
+            else:
+                asked.send_continue()
+        elif self._unsent and not self._is_whole:
+            asked.want(False)  # until there is a connection
+        if self._unwritten:
+            unwritten, self._unwritten = self._unwritten, []
+            asked.write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
+
+    def body_broken(self, words: str) -> None:
+        """Implements `exchange.Consumer`."""
+        self._drop()
+        if self._status:
+            self._reset()
+        else:
+            self._refuse(errors.MalformedBody(f"the body is not valid HTTP: {words}"))
+
+    def caller_full(self, is_full: bool) -> None:
+        """Implements `exchange.Consumer`."""
+        if self._connection is not None:
+            self._connection.read(not is_full)
+
+    def lost(self) -> None:
+        """Implements `exchange.Consumer`."""
+        if self._is_tunnel:
+            self._caller_done = self._caller_gone = True
+            self._look_at_tunnel()
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
+
+    # --- the answer --------------------------------------------------------------------------------------------
+
+    def predictor_full(self, is_full: bool) -> None:
+        """Implements `streaming.Receiver`."""
+        self._exchange.want(not is_full)
+
+    def informed(self, head: streaming.AnswerHead) -> None:
+        """Implements `streaming.Receiver`. HTTP/1.0 knows no such answers (RFC 9110, 15.2)."""
+        if head.status != _CONTINUE and self._exchange.head.version == messages.HTTP_1_1:
+            self._exchange.inform(answer_head(head, headers_.end_to_end(_texts(head.fields)), messages.HTTP_1_1))
+
+    def answered(self, head: streaming.AnswerHead) -> None:
+        """Implements `streaming.Receiver`."""
+        asked = self._exchange.head
+        self._status = head.status
+        fields = headers_.end_to_end(_texts(head.fields))
+        self._close = self._exchange.is_closing or self._relays.is_ending()
+        if head.status in _BODILESS or asked.method == "HEAD":
+            if head.status == http.HTTPStatus.NO_CONTENT:
+                fields.popall("Content-Length", None)
+        elif head.length is None:
+            self._is_chunked = asked.version == messages.HTTP_1_1
+            if self._is_chunked:
+                fields["Transfer-Encoding"] = "chunked"
+            else:
+                self._close = True
+        if "Date" not in fields:
+            fields["Date"] = email.utils.formatdate(time.time(), usegmt=True)  # RFC 9110, 6.6.1
+        if self._close and asked.version == messages.HTTP_1_1:
+            fields["Connection"] = "close"
+        elif not self._close and asked.version == messages.HTTP_1_0:
+            fields["Connection"] = "keep-alive"
+        self._unwritten.append(answer_head(head, fields, asked.version))
+
+    def received(self, data: bytes) -> None:
+        """Implements `streaming.Receiver`."""
+        if self._is_tunnel:
+            self._exchange.write(data)
+        else:
+            self._unwritten.append(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    def ended(self, trailers: streaming.Fields) -> None:
+        """Implements `streaming.Receiver`."""
+        self._connection = None
+        if self._is_chunked:
+            self._unwritten.append(self._last_chunk(trailers))
+        self.settled()
+        self._relays.count(self._status)
+        self._exchange.end(self._close)
+
+    def _last_chunk(self, trailers: streaming.Fields) -> bytes:
+        """The end of a body in chunks, with trailers for who asks for them (RFC 9110, 6.5.1)."""
+        lines = [b"0\r\n"]
+        if trailers and "trailers" in self._exchange.head.headers.get("TE", "").lower():
+            lines += [
+                b"%b: %b\r\n" % each for each in trailers if each[0].decode("latin-1").lower() not in _NO_TRAILERS
+            ]
+        return b"".join(lines) + b"\r\n"
+
+    def failed(self, error: errors.UpstreamError) -> None:
+        """Implements `streaming.Receiver`."""
+        self._connection = self._opening = None
+        asked = self._exchange
+        if self._is_tunnel:
+            self._predictor_done = self._predictor_gone = True
+            self._look_at_tunnel()
+        elif self._status and asked.has_begun:
+            log.warning("the predictor's answer broke off, the caller's connection is reset: %s", error)
+            self._reset()
+        elif self._may_ask_again(error):
+            self._is_again = True
+            self._unsent = [self._ask]
+            self._connect()
+            self.settled()
+        else:
+            self._unwritten.clear()
+            if isinstance(error, errors.UpstreamBroken):
+                log.warning("an answer could not be passed on: %s", error)
+            asked.want(True)
+            self._refuse(error)
+
+    def broke(self) -> None:
+        """Implements `streaming.Receiver`."""
+        self._connection = None
+        self._relays.on_bug()
+        if self._exchange.has_begun:
+            log.exception("relaying an answer failed for a reason that is a bug, the caller's connection is reset")
+            unread.reset(self._exchange.connection.transport)
+        else:
+            log.exception("relaying an answer failed for a reason that is a bug")
+            self._refuse(errors.CarpoolError())
+
+    def _may_ask_again(self, error: errors.UpstreamError) -> bool:
+        asked = self._exchange
+        is_bare = asked.head.length == 0 and self._known is None
+        is_closed = isinstance(error, errors.UpstreamClosed)
+        return is_closed and is_bare and asked.head.method in _IDEMPOTENT and not self._is_again
+
+    def _reset(self) -> None:
+        """Cut the caller off; one of HTTP/1.0 would take a plain close for the end."""
+        self._relays.count(self._status)
+        if self._unwritten:
+            unwritten, self._unwritten = self._unwritten, []
+            self._exchange.write(b"".join(unwritten))
+        unread.reset(self._exchange.connection.transport)
+
+    # --- tunnels -----------------------------------------------------------------------------------------------
+
+    def switched(self, head: streaming.AnswerHead) -> None:
+        """Implements `streaming.Receiver`."""
+        asked = self._exchange
+        error: errors.CarpoolError | None = None
+        if self._upgrade is None:
+            error = errors.UpstreamBroken("the predictor switched protocols without being asked")
+        elif not self._is_whole or not asked.reader.is_complete:
+            error = errors.UpstreamBroken("the predictor switched protocols before the request was complete")
+        elif self._relays.is_closed:
+            error = errors.Draining()
+        if error is not None:
+            self._drop()
+            self._refuse(error)
+            return
+        told = _texts(head.fields)
+        fields = headers_.end_to_end(told)
+        fields["Connection"] = "Upgrade"
+        for protocol in told.getall("Upgrade", ()):
+            fields.add("Upgrade", protocol)
+        self._is_tunnel = True
+        self._relays.tunnels.add(self)
+        self._relays.count(head.status)
+        asked.write(answer_head(head, fields, messages.HTTP_1_1))
+        early = asked.connection.become_tunnel()
+        if early:
+            self.body(early)
+
+    def finished(self) -> None:
+        """Implements `streaming.Receiver`: the predictor sends no more."""
+        self._predictor_done = True
+        self._exchange.connection.end_sending()
+        self._look_at_tunnel()
+
+    def caller_finished(self) -> None:
+        """Implements `exchange.Consumer`."""
+        self._caller_done = True
+        if self._connection is not None:
+            self._connection.end_sending()
+        self._look_at_tunnel()
+
+    def close_tunnel(self) -> None:
+        """End both sides, when all that was accepted for them is delivered."""
+        if not self._caller_gone:
+            self._exchange.connection.close_tunnel(self._relays.linger)
+        if self._connection is not None:
+            self._connection.close_tunnel(self._relays.linger)
+
+    def _look_at_tunnel(self) -> None:
+        """Close what has nothing left to do."""
+        if self._caller_gone or self._predictor_gone or (self._caller_done and self._predictor_done):
+            self.close_tunnel()
+        if self._caller_gone and self._predictor_gone:
+            self._relays.tunnels.discard(self)
+
+
+def request_head(
+    head: messages.RequestHead, address: str, upgrade: str | None, known: bytes | None, own_host: str
+) -> bytes:
+    """The head of a request as it goes to the predictor, which is `own_host` for callers that name none.
+
+    `address` is the caller's, or nothing.
+    """
+    target, host = head.target, head.headers.get("Host")
+    if not target.startswith("/") and "://" in target:
+        host = _host_of(target)  # that of the target counts (RFC 9112, 3.2.2)
+        target = routes.origin_form(target)
+    fields = headers_.outgoing_headers(head.headers, address or None, host)
+    fields.popall("Host", None)
+    fields.popall("Content-Length", None)
+    if upgrade is not None:
+        fields["Connection"], fields["Upgrade"] = "Upgrade", upgrade
+    if known is not None:
+        fields.popall("Content-Encoding", None)
+        fields["Content-Length"] = str(len(known))
+    elif head.length is None:
+        fields["Transfer-Encoding"] = "chunked"
+    elif head.length or "Content-Length" in head.headers or head.method not in _WITHOUT_BODY:
+        fields["Content-Length"] = str(head.length)
+    lines = [f"{head.method} {target} HTTP/1.1\r\nHost: {own_host if host is None else host}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in fields.items()]
+    return ("".join(lines) + "\r\n").encode(errors="surrogateescape")
+
+
+def _host_of(target: str) -> str:
+    authority = target.partition("://")[2].partition("/")[0].partition("?")[0]
+    return authority.rpartition("@")[2]
+
+
+def answer_head(head: streaming.AnswerHead, fields: CIMultiDict[str], version: messages.Version) -> bytes:
+    """The head of an answer as it goes to a caller of this version, with these fields."""
+    reason = head.reason.decode(errors="surrogateescape")
+    if headers_.has_control(reason):
+        reason = ""  # nobody needs it (RFC 9112, section 4)
+    lines = [f"HTTP/1.{version[1]} {head.status} {reason}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in fields.items()]
+    return ("".join(lines) + "\r\n").encode(errors="surrogateescape")
+
+
+def _texts(fields: streaming.Fields) -> CIMultiDict[str]:
+    return CIMultiDict(
+        [(name.decode(errors="surrogateescape"), value.decode(errors="surrogateescape")) for name, value in fields]
+    )

@@ -1,0 +1,100 @@
+"""The data port on a socket, with whoever is to answer behind it: a handler of a test's own, or the relay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from carpool.scheduling import ledger
+from carpool_sidecar import config, drain, metrics
+from carpool_sidecar.server import body_reader, connection_limit, predict
+from carpool_sidecar.server.http1 import connection as connections
+from carpool_sidecar.server.http1 import exchange, handler, messages, relay, requests
+from carpool_sidecar.server.http1 import server as http1
+from carpool_sidecar.upstream import readiness, streaming
+from tests import loopback
+from tests.server import connection_bench
+
+
+def rules_of(settings: config.Settings, memory: ledger.Ledger) -> predict.PredictRules:
+    """The rules of predict requests where nobody is to make any."""
+    bodies = body_reader.BodyReader(settings.max_body_bytes, memory, settings.timeout)
+    life = drain.Lifecycle(memory)
+    limits = settings.scheduler_limits
+    return predict.PredictRules(settings, limits, bodies, connection_bench.V1_ROUTES, life, metrics.Metrics())
+
+
+@asynccontextmanager
+async def serving(
+    answering: connections.Handler, memory: ledger.Ledger, **chosen: Any
+) -> AsyncIterator[tuple[http1.Server, int]]:
+    """A server that batches nothing, and its port."""
+    settings = config.Settings(policy="window", enable_batcher=False, **chosen)
+    clock = asyncio.get_running_loop().time
+    plain = requests.FastRequests(rules_of(settings, memory), connection_bench.Driver(memory), clock)
+    limit = connection_limit.ConnectionLimit(1000, lambda: None)
+    server = http1.Server(settings, plain, answering, limit)
+    port = loopback.free_port()
+    await server.listen("127.0.0.1", port, 100)
+    try:
+        yield server, port
+    finally:
+        await server.close(0)
+        await asyncio.sleep(0)
+
+
+class Front:
+    """A relay to a predictor."""
+
+    def __init__(self, predictor_port: int) -> None:
+        self.settings = config.Settings(policy="window", enable_batcher=False)
+        self.memory = ledger.Ledger(self.settings.max_queue_bytes)
+        self._streams = streaming.Streams(f"http://127.0.0.1:{predictor_port}", 5.0)
+        self.relays = relay.Relays(self._streams, lambda: False, lambda status: None)
+        nobody = cast(readiness.Readiness, None)  # whom nobody asks
+        self.handler = handler.Handler(rules_of(self.settings, self.memory), None, self.relays, nobody)
+
+    @property
+    def tunnels(self) -> int:
+        """So many are open."""
+        return len(self.relays.tunnels)
+
+    async def close(self) -> None:
+        """As a sidecar does in the end; returns when all tunnels are gone."""
+        self.relays.close_tunnels()
+        while self.relays.tunnels:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await self._streams.close()
+
+
+class ReadingFirst:
+    """Implements `connection.Handler`: passes requests on with bodies that were read before."""
+
+    def __init__(self, relays: relay.Relays) -> None:
+        self._relays = relays
+
+    def read_head(self, text: bytes) -> messages.RequestHead:
+        return messages.read_head(text)
+
+    def begin(self, asked: exchange.Exchange) -> None:
+        body = handler.CollectedBody(asked)
+        asked.consumer = body
+        asked.task = asyncio.get_running_loop().create_task(self._pass_on(asked, body))
+
+    async def _pass_on(self, asked: exchange.Exchange, source: handler.CollectedBody) -> None:
+        body = b""
+        while part := await source.read():
+            body += part
+        relay.Relay(self._relays, asked, lambda error: None, body).start()
+
+
+@asynccontextmanager
+async def relaying(predictor_port: int, reads_first: bool = False) -> AsyncIterator[tuple[Front, int]]:
+    """A relay to a predictor, and the port in front of it."""
+    front = Front(predictor_port)
+    answering = ReadingFirst(front.relays) if reads_first else front.handler
+    async with serving(answering, front.memory) as (_, port):
+        yield front, port
+        await front.close()
