@@ -7,6 +7,7 @@ histograms are kept as `carpool.measures` does.
 
 | class | state | written by |
 |---|---|---|
+| `config.Settings` | the largest batch, and whether to batch at all | `--from-probe`, as they are made |
 | `drain.Lifecycle` | phase and end of the shutdown, when a request last came | `check_open`, its task `drain` |
 | `metrics.Count` | one number of `/metrics` | whoever counts |
 | `metrics.Counter` | the numbers of a counter, by its labels | whoever counts |
