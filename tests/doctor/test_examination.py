@@ -151,6 +151,48 @@ def test_a_description_that_refers_to_itself_ends() -> None:
     assert described("/a", branches)[0].lists == ("x",)
 
 
+def test_a_description_whose_branches_all_refer_to_itself_is_read_once() -> None:
+    [operation] = described("/a", {"anyOf": [{"$ref": "#/components/schemas/Asked"}] * 10, "properties": {"x": {}}})
+    assert operation.members == ("x",)
+
+
+def test_of_a_description_of_any_size_only_so_much_is_read() -> None:
+    wide = {"properties": {f"x{n}": {"$ref": "#/components/schemas/Asked"} for n in range(5000)}, "anyOf": [{}] * 5000}
+    [operation] = described("/a", wide)
+    assert 0 < len(operation.members) < 5000
+
+
+@pytest.mark.parametrize("branches", [5, "x", {"type": "array"}, [5, None, {"properties": {"x": {"type": "array"}}}]])
+def test_branches_of_any_form_are_passed_over(branches: Any) -> None:
+    [operation] = described("/a", {"anyOf": branches})
+    assert operation.lists == (("x",) if isinstance(branches, list) else ())
+
+
+ODD = "x\x1b[31m\ny"
+
+
+def test_what_a_terminal_would_obey_is_passed_over() -> None:
+    assert described(f"/{ODD}", TEXTS, VECTORS) == ()
+    [operation] = described("/a", {"properties": {ODD: {"type": "array"}}}, None, ODD, "x-b")
+    assert (operation.members, operation.headers) == ((), ("x-b",))
+    tensors = {ODD: models.ModelInfo((SPEC,)), "m": models.ModelInfo((SPEC._replace(name=ODD),))}
+    assert examination.examine(identity.Identity(), (), tensors).kinds == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/a: b", "x"), ("/a #b", "x"), ("/1", "x"), ("/a", "x: y"), ("/a", "x.y"), ("/a", "true")]
+)
+def test_only_a_rule_that_can_be_loaded_is_proposed(path: str, name: str) -> None:
+    asked = {"properties": {name: {"type": "array"}}}
+    assert examination.examine(identity.Identity(), described(path, asked, VECTORS), {}).kinds == ()
+
+
+def test_the_next_command_can_be_copied_into_a_shell() -> None:
+    found = examination.examine(identity.Identity(v1_models=("a b; c",)), (), {})
+    text = examination.report(found, "http://h/$(x)", 80)
+    assert "doctor --url 'http://h/$(x)' --path '/v1/models/a b; c:predict' --body" in text
+
+
 def test_a_server_that_refuses_long_lists_is_told_the_rules_that_cut_them() -> None:
     found = examination.examine(identity.Identity("text-embeddings-inference"), (), {})
     assert any(text.endswith("carpool.dev/lists: tei-embed,tei-rerank cuts them") for text in found.warnings)

@@ -79,6 +79,16 @@ def test_models_and_the_most_inputs_are_told() -> None:
     assert identity.recognise(answers(info=TEI)).most_rows == 64
 
 
+def test_names_that_no_request_or_terminal_can_have_are_passed_over() -> None:
+    odd = ["", "\x1b[31mred", "a\nb", "m"]
+    assert identity.recognise(answers(v1_models={"models": odd})).v1_models == ("m",)
+    assert identity.recognise(answers(v1_models={"data": [{"id": name} for name in odd]})).openai_models == ("m",)
+
+
+def test_the_most_inputs_are_a_number() -> None:
+    assert identity.recognise(answers(info=TEI | {"max_client_batch_size": True})).most_rows is None
+
+
 @pytest.mark.parametrize("body", ["", "null", "[", "[1]", '{"name": 3}', '"x"', "[" * 100_000])
 def test_answers_of_any_form_name_no_server(body: str) -> None:
     given = {path: identity.Answer("", body.encode()) for path in identity.QUESTIONS}

@@ -5,6 +5,7 @@ Only what decides about batching is read, and only as deep as servers write it; 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,8 +15,11 @@ from carpool_sidecar.protocols.lists import rules
 
 _JSON = "application/json"
 _BRANCHES = ("anyOf", "oneOf", "allOf")
-_MOST_DEPTH = 8
+# Far more than servers write: with them the largest description is read in seconds.
+_MOST_REFERENCES = 8
 _MOST_OPERATIONS = 200
+_MOST_SCHEMAS = 32
+_MOST_MEMBERS = 200
 _LIST = "array"
 
 
@@ -23,7 +27,7 @@ class Operation(NamedTuple):
     """A POST with a JSON body.
 
     Of the body: members that may be lists, and all members; `headers` that it names; of the answer: places of lists, of
-    which `$` is the answer itself.
+    which `$` is the answer itself. All are printable.
     """
 
     path: str
@@ -45,14 +49,14 @@ def operations(body: bytes) -> tuple[Operation, ...]:
     found = []
     for path, item in list(paths.items())[:_MOST_OPERATIONS]:
         post = _of(item, "post")
-        if isinstance(post, dict):
+        if isinstance(post, dict) and path.isprintable():
             asked = _schema(described, _of(post, "requestBody", "content", _JSON))
             answer = _of(post, "responses", "200", "content", _JSON)
-            members = dict(_members(described, asked, 0))
+            members = _members(described, asked)
             found.append(
                 Operation(
                     path,
-                    tuple(name for name, schema in members.items() if _LIST in _types(described, schema, 0)),
+                    tuple(name for name, schema in members.items() if _LIST in _types(described, schema)),
                     tuple(members),
                     tuple(_headers(described, post)),
                     tuple(_answer_lists(described, answer)),
@@ -68,11 +72,20 @@ def fits(operation: Operation, rule: rules.Rule) -> bool:
 
 
 def proposal(operation: Operation) -> str | None:
-    """A rule of one's own for a request that has just one list, and so has its answer; None for any other."""
+    """A rule of one's own for a request that has just one list, and so has its answer.
+
+    None for any other, and where names would have to be written in another way to be loaded as they are.
+    """
     if len(operation.lists) != 1 or len(operation.answers) != 1 or "{" in operation.path:
         return None
     name = operation.path.strip("/").replace("/", "-").lower() or "root"
-    return f"{name}:\n  path: {operation.path}\n  list: {operation.lists[0]}\n  answers: {operation.answers[0]}"
+    text = f"{name}:\n  path: {operation.path}\n  list: {operation.lists[0]}\n  answers: {operation.answers[0]}"
+    try:
+        [rule] = rules.load([text])
+    except ValueError:
+        return None
+    places = rule.rows[0].names, rule.answers[0].names or ("$",)
+    return text if (rule.paths, *places) == ((operation.path,), operation.lists, operation.answers) else None
 
 
 def _of(value: Any, *names: str) -> Any:
@@ -87,7 +100,7 @@ def _schema(described: Mapping[str, Any], content: Any) -> Any:
 
 def _resolved(described: Mapping[str, Any], schema: Any) -> Any:
     """A schema, or the one that it refers to."""
-    for _ in range(_MOST_DEPTH):
+    for _ in range(_MOST_REFERENCES):
         reference = _of(schema, "$ref")
         if not isinstance(reference, str):
             return schema
@@ -95,33 +108,36 @@ def _resolved(described: Mapping[str, Any], schema: Any) -> Any:
     return None
 
 
-def _branches(described: Mapping[str, Any], schema: Any, depth: int) -> Iterator[Any]:
-    schema = _resolved(described, schema)
-    if not isinstance(schema, dict) or depth > _MOST_DEPTH:
-        return
-    yield schema
-    for word in _BRANCHES:
-        for each in schema.get(word) or ():
-            yield from _branches(described, each, depth + 1)
+def _branches(described: Mapping[str, Any], schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and all those of which it is made up, each once and in their order."""
+    seen: set[int] = set()
+    ahead = [schema]
+    while ahead and len(seen) < _MOST_SCHEMAS:
+        schema = _resolved(described, ahead.pop())
+        if isinstance(schema, dict) and id(schema) not in seen:
+            seen.add(id(schema))
+            yield schema
+            branches = [each for word in _BRANCHES if isinstance(each := schema.get(word), list)]
+            ahead += reversed(list(itertools.islice(itertools.chain(*branches), _MOST_SCHEMAS)))
 
 
-def _members(described: Mapping[str, Any], schema: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    for each in _branches(described, schema, depth):
-        properties = each.get("properties")
-        if isinstance(properties, dict):
-            yield from properties.items()
+def _members(described: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    properties = [each.get("properties") for each in _branches(described, schema)]
+    members = itertools.chain(*(each.items() for each in properties if isinstance(each, dict)))
+    return {name: member for name, member in itertools.islice(members, _MOST_MEMBERS) if name.isprintable()}
 
 
-def _types(described: Mapping[str, Any], schema: Any, depth: int) -> set[str]:
-    return {each.get("type") for each in _branches(described, schema, depth) if isinstance(each.get("type"), str)}
+def _types(described: Mapping[str, Any], schema: Any) -> set[str]:
+    types = [each.get("type") for each in _branches(described, schema)]
+    return {each for each in types if isinstance(each, str)}
 
 
 def _answer_lists(described: Mapping[str, Any], content: Any) -> Iterator[str]:
     schema = _schema(described, content)
-    if _LIST in _types(described, schema, 0):
+    if _LIST in _types(described, schema):
         yield "$"
-    for name, member in dict(_members(described, schema, 0)).items():
-        if _LIST in _types(described, member, 0):
+    for name, member in _members(described, schema).items():
+        if _LIST in _types(described, member):
             yield name
 
 
@@ -130,5 +146,5 @@ def _headers(described: Mapping[str, Any], post: Mapping[str, Any]) -> Iterator[
     for each in parameters if isinstance(parameters, list) else ():
         each = _resolved(described, each)
         name = _of(each, "name")
-        if _of(each, "in") == "header" and isinstance(name, str):
+        if _of(each, "in") == "header" and isinstance(name, str) and name.isprintable():
             yield name.lower()

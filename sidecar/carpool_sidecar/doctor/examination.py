@@ -132,6 +132,8 @@ def _kinds(
         objection = model.objection()
         shapes = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in model.inputs)
         path = f"/v2/models/{name}/infer"
+        if not (path + shapes).isprintable():
+            continue  # a terminal would obey it
         if objection is not None:
             yield Kind(path, "", about=objection.meaning)
         else:
@@ -178,7 +180,8 @@ def report(found: Examination, url: str, port: int) -> str:
     else:
         path = next((kind.path for kind in found.kinds if kind.by), "PATH")
         lines += ["", "what batching buys", "  not measured: record the bodies of some requests, and give them:"]
-        lines += [f"  carpool-sidecar doctor --url {url} --path {path} --body FILE FILE"]
+        address = f"--url {shlex.quote(url)} --path {shlex.quote(path)}"
+        lines += [f"  carpool-sidecar doctor {address} --body FILE FILE"]
     if found.warnings:
         lines += ["", "what to look at", *(f"  - {text}" for text in found.warnings)]
     return "\n".join([*lines, "", *_what_to_set(found, port)])

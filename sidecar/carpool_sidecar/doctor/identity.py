@@ -78,8 +78,8 @@ QUESTIONS = tuple(dict.fromkeys(path for sign in SIGNS for path in (sign.path, s
 class Identity(NamedTuple):
     """What a predictor says that it is: `title` and `version` (empty: unknown), and the path by which it said so.
 
-    Models have the names under which they are listed: those of OpenAI's list are named in bodies, those of v1's in
-    paths. `most_rows` is how many inputs it takes in a call, if it says so.
+    Models have the names under which they are listed, as far as those are printable: those of OpenAI's list are named
+    in bodies, those of v1's in paths. `most_rows` is how many inputs it takes in a call, if it says so.
     """
 
     title: str = ""
@@ -102,7 +102,7 @@ def recognise(answers: Mapping[str, Answer]) -> Identity:
     openai = tuple(_names(listed, "data", "id"))
     v1 = tuple(_names(listed, "models", ""))
     most = at(read.get("/info"), "max_client_batch_size")
-    found = Identity(openai_models=openai, v1_models=v1, most_rows=most if isinstance(most, int) and most > 0 else None)
+    found = Identity(openai_models=openai, v1_models=v1, most_rows=most if type(most) is int and most > 0 else None)
     for sign in SIGNS:
         answer = answers.get(sign.path)
         if answer is None:
@@ -131,7 +131,7 @@ def _names(listed: Any, member: str, name: str) -> Iterator[str]:
     entries = at(listed, member)
     for each in entries[:_MOST_MODELS] if isinstance(entries, list) else ():
         found = at(each, name)
-        if isinstance(found, str):
+        if isinstance(found, str) and found and found.isprintable():
             yield found
 
 
