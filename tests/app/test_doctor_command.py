@@ -27,6 +27,7 @@ class Server:
         self.posted: list[str] = []
         self.seconds = 0.002
         self.sees_neighbours = False
+        self.status = 200
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET":
@@ -37,6 +38,8 @@ class Server:
         self.posted.append(request.path)
         given = json.loads(await request.read())
         await asyncio.sleep(self.seconds)
+        if self.status != 200:
+            return web.json_response({"error": "\x1b[31m"}, status=self.status)
         if "input" in given:
             texts = given["input"] if isinstance(given["input"], list) else [given["input"]]
             longest = max(map(len, texts)) if self.sees_neighbours else 0
@@ -139,6 +142,26 @@ async def test_where_nothing_answers_the_status_is_1_with_one_line(server: Serve
     server.url = f"http://127.0.0.1:{port}"
     assert await doctor(server) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+async def test_requests_that_are_not_answered_end_with_status_1_and_nothing_to_set(server: Server, capsys) -> None:
+    server.answers, server.status = {"/v1/models": MODELS}, 500
+    assert await doctor(server) == 1
+    told = capsys.readouterr().out
+    assert "requests to /v1/embeddings are not answered" in told
+    assert "carpool.dev/inject" not in told
+    assert "\x1b" not in told
+
+
+async def test_a_path_that_the_server_does_not_list_is_measured_and_becomes_settings(
+    server: Server, tmp_path: Path, capsys
+) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"instances":[3]}')
+    assert await doctor(server, "--path", "/v1/models/m:predict", "--body", str(body)) == 0
+    told = capsys.readouterr().out
+    assert "POST /v1/models/m:predict: v1, without a rule" in told
+    assert "carpool.dev/max-batch-size" in told
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_server_that_takes_more_than_its_rule_gives_is_told_of() -> None:
 
 def test_what_was_measured_becomes_settings() -> None:
     found = examination.examine(identity.Identity(v1_models=("m",)), (), {})
-    found = examination.judge(found, "/v1/models/m:predict", measured(0.010, 0.0001), False)
+    found = examination.judge(found, "/v1/models/m:predict", "v1", measured(0.010, 0.0001), False)
     assert found.settings == {"max-batch-size": "64"}
     text = examination.report(found, "http://127.0.0.1:8080", 8080)
     assert 'carpool.dev/inject: "true"' in text
@@ -102,9 +102,35 @@ def test_what_was_measured_becomes_settings() -> None:
     assert "carpool-sidecar --component-port 8080 --max-batch-size 64" in text
 
 
+def test_a_path_that_only_was_measured_is_batched_by_what_measured_it() -> None:
+    found = examination.judge(
+        examination.examine(identity.Identity(), (), {}), "/v1/models/m:predict", "v1", measured(0.010, 0.0001), False
+    )
+    assert found.settings == {"max-batch-size": "64"}
+    assert "POST /v1/models/m:predict: v1, without a rule" in examination.report(found, "http://h", 80)
+    [request] = examination.values(found)["requests"]
+    assert (request["path"], request["by"]) == ("/v1/models/m:predict", "v1")
+
+
+def test_a_request_that_needed_a_rule_of_ones_own_is_batched_by_the_one_that_measured_it() -> None:
+    found = examination.examine(identity.Identity(), described("/embed/texts", TEXTS, VECTORS), {})
+    found = examination.judge(found, "/embed/texts", "mine", measured(0.010, 0.0001), False)
+    assert found.kinds == (examination.Kind("/embed/texts", "mine"),)
+
+
+def test_where_requests_are_not_answered_nothing_is_to_be_set() -> None:
+    found = examination.examine(identity.Identity("vLLM", openai_models=("m",)), (), {})
+    failed = probing.Probed((), probing.Limit(0, "status 500"))
+    found = examination.judge(found, "/v1/embeddings", "openai-embeddings", failed, False)
+    assert found.settings == {}
+    text = examination.report(found, "http://h", 80)
+    assert text.endswith("what to set\n  nothing yet: requests to /v1/embeddings are not answered")
+    assert "status 500" in text
+
+
 def test_where_batching_buys_nothing_nothing_is_to_be_set() -> None:
     found = examination.examine(identity.Identity(v1_models=("m",)), (), {})
-    found = examination.judge(found, "/v1/models/m:predict", measured(0.0, 0.001), False)
+    found = examination.judge(found, "/v1/models/m:predict", "v1", measured(0.0, 0.001), False)
     assert found.buys is False
     text = examination.report(found, "http://127.0.0.1:8080", 8080)
     assert "carpool.dev/inject" not in text
@@ -118,7 +144,8 @@ def test_padding_is_told_of_where_texts_of_other_lengths_change_an_answer(
     difference: float, has_other_lengths: bool, is_told: bool
 ) -> None:
     found = examination.examine(identity.Identity(openai_models=("m",)), (), {})
-    judged = examination.judge(found, "/v1/embeddings", measured(0.01, 0.0001, difference), has_other_lengths)
+    probed = measured(0.01, 0.0001, difference)
+    judged = examination.judge(found, "/v1/embeddings", "openai-embeddings", probed, has_other_lengths)
     assert any("padding" in text for text in judged.warnings) is is_told
 
 

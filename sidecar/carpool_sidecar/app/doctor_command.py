@@ -44,16 +44,20 @@ _LARGEST = 64
 
 
 class _Target(NamedTuple):
-    """What is measured: a path, the codec of its requests, and bodies; `made_up` are of other lengths."""
+    """What is measured: a path, the codec of its requests, and bodies; `made_up` are of other lengths.
+
+    `by` is what joins them, as in `examination.Kind`.
+    """
 
     path: str
+    by: str
     codec: interface.Codec
     payloads: tuple[interface.Payload, ...]
     made_up: bool
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask, measure and print; the exit status is 0, and 1 if nothing answers there.
+    """Ask, measure and print; the exit status is 0, and 1 if nothing answers there, or no request alone.
 
     Exits with 2 and one line on standard error for bad arguments or bodies.
     """
@@ -75,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         else examination.report(found, chosen.url, base.port or 80)
     )
     sys.stdout.write(told + "\n")
-    return 0
+    return 1 if found.is_unanswered else 0
 
 
 async def _examine(base: yarl.URL, chosen: argparse.Namespace) -> examination.Examination:
@@ -97,7 +101,7 @@ async def _examine(base: yarl.URL, chosen: argparse.Namespace) -> examination.Ex
         probed = await measuring.measure(caller, target.payloads, _LARGEST, chosen.seconds, arguments.say)
     finally:
         await caller.close()
-    return examination.judge(found, target.path, probed, target.made_up)
+    return examination.judge(found, target.path, target.by, probed, target.made_up)
 
 
 def _target(found: examination.Examination, chosen: argparse.Namespace) -> _Target | None:
@@ -117,11 +121,13 @@ def _target(found: examination.Examination, chosen: argparse.Namespace) -> _Targ
     by = next((kind.by for kind in found.kinds if kind.path == path), "")
     lists = measuring.rules_of(chosen.lists) if chosen.lists else rules.load([by] if by in rules.built_in() else [])
     codec = measuring.codec_for(path, lists)
+    by = ",".join(rule.name for rule in lists if rule.matches(path))
+    by = by or (examination.V1 if path.endswith(":predict") else examination.V2)
     payloads = [measuring.payload(codec, name, body) for name, body in named]
     first = [payload for payload in payloads if payload.key == payloads[0].key]
     if len(first) < len(payloads):
         arguments.say(f"{len(payloads) - len(first)} of {len(payloads)} bodies never share a batch with the first")
-    return _Target(path, codec, tuple(first), not chosen.body)
+    return _Target(path, by, codec, tuple(first), not chosen.body)
 
 
 async def _ask(base: yarl.URL, headers: Sequence[tuple[str, str]]) -> dict[str, identity.Answer]:

@@ -68,6 +68,11 @@ class Examination(NamedTuple):
     lists: str = ""
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether requests were sent, and not even one alone was answered."""
+        return self.probed is not None and not self.probed.sizes
+
+    @property
     def buys(self) -> bool | None:
         """Whether batching buys something, None where nothing was measured."""
         if self.probed is None or not self.probed.sizes:
@@ -77,7 +82,9 @@ class Examination(NamedTuple):
     @property
     def settings(self) -> dict[str, str]:
         """Settings by their names: those of the kind that was measured, or of all kinds if none was."""
-        found = {}
+        found: dict[str, str] = {}
+        if self.is_unanswered:
+            return found
         chosen = [kind.by for kind in self.kinds if kind.path == self.measured or not self.measured]
         if lists := self.lists or ",".join([by for by in dict.fromkeys(chosen) if by not in ("", V1, V2)]):
             found["lists"] = lists
@@ -113,8 +120,14 @@ def examine(
     return Examination(who, kinds, tuple(warnings), tuple(headers))
 
 
-def judge(found: Examination, measured: str, probed: probing.Probed, has_other_lengths: bool) -> Examination:
-    """The same with what was measured at a path, of requests with texts of other lengths, or not."""
+def judge(found: Examination, measured: str, by: str, probed: probing.Probed, has_other_lengths: bool) -> Examination:
+    """The same with what was measured at a path, of requests with texts of other lengths, or not.
+
+    `by` is what joined them, as in `Kind`; the path need not be one that was known of.
+    """
+    kinds = found.kinds
+    if (measured, by) not in [kind[:2] for kind in kinds]:
+        kinds = (*(kind for kind in kinds if kind.path != measured), Kind(measured, by))
     warnings = list(found.warnings)
     worst = max((each.difference for each in probed.sizes), default=0.0)
     if has_other_lengths and probed.is_steady and worst > _PADDING:
@@ -122,7 +135,7 @@ def judge(found: Examination, measured: str, probed: probing.Probed, has_other_l
             f"numbers differ by up to {worst:.2g} where texts of other lengths share a call: the model sees the "
             "padding, so a caller's answer depends on the others in the batch"
         )
-    return found._replace(warnings=tuple(warnings), measured=measured, probed=probed)
+    return found._replace(kinds=kinds, warnings=tuple(warnings), measured=measured, probed=probed)
 
 
 def _kinds(
@@ -190,6 +203,9 @@ def report(found: Examination, url: str, port: int) -> str:
 def _what_to_set(found: Examination, port: int) -> Iterator[str]:
     if found.buys is False:
         yield "what to set\n  nothing: it is as well off without the sidecar"
+        return
+    if found.is_unanswered:
+        yield f"what to set\n  nothing yet: requests to {found.measured} are not answered"
         return
     if not found.lists and not any(kind.by for kind in found.kinds):
         yield "what to set\n  nothing yet: no request of its is batched without a rule of your own"
