@@ -28,9 +28,20 @@ class Server:
         self.seconds = 0.002
         self.sees_neighbours = False
         self.status = 200
+        self.closes = False
+        self.asked = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.page = ""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self.closes:
+            request.transport.close()
         if request.method == "GET":
+            self.asked += 1
+            await self.may_answer.wait()
+            if self.page:
+                return web.Response(text=self.page, content_type="text/html")
             found = self.answers.get(request.path)
             return web.json_response(found) if found is not None else web.Response(status=404)
         if request.path == "/v2/repository/index":
@@ -61,6 +72,7 @@ async def server() -> AsyncIterator[Server]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     yield made
+    made.may_answer.set()
     await runner.cleanup()
 
 
@@ -144,6 +156,21 @@ async def test_where_nothing_answers_the_status_is_1_with_one_line(server: Serve
     assert capsys.readouterr().err.count("\n") == 1
 
 
+async def test_a_server_that_closes_every_connection_is_none_that_answers(server: Server, capsys) -> None:
+    server.closes = True
+    assert await doctor(server) == 1
+    assert "closed the connection" in capsys.readouterr().err
+
+
+async def test_a_server_that_says_nothing_is_given_up_after_a_few_questions(server: Server, capsys) -> None:
+    server.may_answer.clear()
+    assert await doctor(server, "--timeout", "0.3") == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "did not answer in time" in told.err
+    assert server.asked <= 3
+
+
 async def test_requests_that_are_not_answered_end_with_status_1_and_nothing_to_set(server: Server, capsys) -> None:
     server.answers, server.status = {"/v1/models": MODELS}, 500
     assert await doctor(server) == 1
@@ -162,6 +189,19 @@ async def test_a_path_that_the_server_does_not_list_is_measured_and_becomes_sett
     told = capsys.readouterr().out
     assert "POST /v1/models/m:predict: v1, without a rule" in told
     assert "carpool.dev/max-batch-size" in told
+
+
+async def test_a_page_at_every_path_is_no_server_of_v2(server: Server, capsys) -> None:
+    server.page = "<html></html>"
+    assert await doctor(server) == 0
+    assert "cannot be asked for" not in capsys.readouterr().err
+
+
+async def test_a_description_of_any_size_is_read_whole(server: Server, capsys) -> None:
+    info = {"title": "x", "version": "1.2", "description": "x" * 2_000_000}
+    server.answers = {"/openapi.json": {"openapi": "3.1.0", "info": info, "paths": {}}}
+    assert await doctor(server) == 0
+    assert "an app with a description of its API 1.2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

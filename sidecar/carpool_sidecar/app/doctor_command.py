@@ -38,7 +38,7 @@ recorded bodies. Examples:
 """
 
 _QUESTION_SECONDS = 5.0
-_MOST_BYTES = 4 * 1024 * 1024
+_MOST_TIMEOUTS = 3
 _MOST_MODELS = 8
 _LARGEST = 64
 
@@ -57,7 +57,7 @@ class _Target(NamedTuple):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask, measure and print; the exit status is 0, and 1 if nothing answers there, or no request alone.
+    """Ask, measure and print; the exit status is 0, and 1 if no question, or not even one request alone, was answered.
 
     Exits with 2 and one line on standard error for bad arguments or bodies.
     """
@@ -84,12 +84,12 @@ def main(argv: Sequence[str]) -> int:
 
 async def _examine(base: yarl.URL, chosen: argparse.Namespace) -> examination.Examination:
     """Raises `ValueError` for bodies that cannot be batched, and `errors.UpstreamError` where nothing answers."""
-    answers = await _ask(base, tuple(chosen.header))
+    answers = await _ask(base, tuple(chosen.header), min(_QUESTION_SECONDS, chosen.timeout))
     who = identity.recognise(answers)
     described = next(
         (descriptions.operations(answers[path].body) for path in identity.DESCRIPTIONS if path in answers), ()
     )
-    tensors = await _tensors(base) if identity.V2 in answers else {}
+    tensors = await _tensors(base) if who.speaks_v2 else {}
     found = examination.examine(who, described, tensors)
     if chosen.lists:
         found = found._replace(lists=",".join(chosen.lists))
@@ -130,22 +130,28 @@ def _target(found: examination.Examination, chosen: argparse.Namespace) -> _Targ
     return _Target(path, by, codec, tuple(first), not chosen.body)
 
 
-async def _ask(base: yarl.URL, headers: Sequence[tuple[str, str]]) -> dict[str, identity.Answer]:
-    """Answers of status 200, by their paths; raises `errors.UpstreamError` if it cannot even be reached."""
+async def _ask(base: yarl.URL, headers: Sequence[tuple[str, str]], timeout: float) -> dict[str, identity.Answer]:
+    """Answers of status 200, by their paths; raises `errors.UpstreamError` if no question is answered at all."""
     answers: dict[str, identity.Answer] = {}
-    session = aiohttp_client.open_session(timeout=aiohttp.ClientTimeout(total=_QUESTION_SECONDS), headers=headers)
+    timeouts, is_answered = 0, False
+    tell = arguments.patiently()
+    session = aiohttp_client.open_session(timeout=aiohttp.ClientTimeout(total=timeout), headers=headers)
     async with session:
         for path in identity.QUESTIONS:
+            tell(f"GET {path} …")
             try:
                 with aiohttp_client.translated():
                     async with session.get(aiohttp_client.address(base, path), allow_redirects=False) as response:
-                        body = await response.content.read(_MOST_BYTES)
+                        body = await model_questions.read(response)
+                        is_answered = True
                         if response.status == 200:
                             answers[path] = identity.Answer(response.headers.get("Server", ""), body)
             except errors.UpstreamUnreachable:
                 raise
-            except errors.UpstreamError:
-                continue  # a server that does not answer one question may answer the next
+            except errors.UpstreamError as error:  # a server that does not answer one question may answer the next
+                timeouts += isinstance(error, errors.UpstreamTimeout)
+                if not is_answered and (timeouts == _MOST_TIMEOUTS or path == identity.QUESTIONS[-1]):
+                    raise
     return answers
 
 
@@ -157,7 +163,7 @@ async def _tensors(base: yarl.URL) -> dict[str, models.ModelInfo]:
         for name in (await questions.models())[:_MOST_MODELS]:
             found[name] = await questions.model_info(models.ModelName(name))
     except errors.CarpoolError as error:
-        arguments.say(f"the models cannot be asked for: {error}")
+        arguments.say(f"the models cannot be asked for: {measuring.plain(str(error))}")
     finally:
         await questions.close()
     return found

@@ -184,9 +184,9 @@ class Caller:
             found = call.read(response)
         except errors.UpstreamStatus as error:
             words = " ".join(error.body[:_SHOWN].decode(errors="replace").split())
-            raise Problem(f"status {error.status}, {_plain(words)}") from None
+            raise Problem(f"status {error.status}, {plain(words)}") from None
         except errors.CarpoolError as error:
-            raise Problem(str(error)) from None
+            raise Problem(plain(str(error))) from None
         return Answer(seconds, list(self._bodies(batch_id, found, members)))
 
     async def close(self) -> None:
@@ -215,10 +215,10 @@ def _value(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         words = " ".join(body[:_SHOWN].decode(errors="replace").split())
-        raise Problem(f"an answer that is no JSON, {_plain(words)}") from None
+        raise Problem(f"an answer that is no JSON, {plain(words)}") from None
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """What a terminal shows and does not obey."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 

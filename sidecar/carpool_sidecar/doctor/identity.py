@@ -79,7 +79,8 @@ class Identity(NamedTuple):
     """What a predictor says that it is: `title` and `version` (empty: unknown), and the path by which it said so.
 
     Models have the names under which they are listed, as far as those are printable: those of OpenAI's list are named
-    in bodies, those of v1's in paths. `most_rows` is how many inputs it takes in a call, if it says so.
+    in bodies, those of v1's in paths. `most_rows` is how many inputs it takes in a call, if it says so. It `speaks_v2`
+    if it answers as v2's metadata of a server do.
     """
 
     title: str = ""
@@ -88,6 +89,7 @@ class Identity(NamedTuple):
     openai_models: tuple[str, ...] = ()
     v1_models: tuple[str, ...] = ()
     most_rows: int | None = None
+    speaks_v2: bool = False
 
     @property
     def known(self) -> model_servers.ModelServer:
@@ -102,7 +104,12 @@ def recognise(answers: Mapping[str, Answer]) -> Identity:
     openai = tuple(_names(listed, "data", "id"))
     v1 = tuple(_names(listed, "models", ""))
     most = at(read.get("/info"), "max_client_batch_size")
-    found = Identity(openai_models=openai, v1_models=v1, most_rows=most if type(most) is int and most > 0 else None)
+    found = Identity(
+        openai_models=openai,
+        v1_models=v1,
+        most_rows=most if type(most) is int and most > 0 else None,
+        speaks_v2=isinstance(at(read.get(V2), "name"), str),
+    )
     for sign in SIGNS:
         answer = answers.get(sign.path)
         if answer is None:

@@ -92,11 +92,11 @@ def model_info(metadata: bytes | str, config: bytes | str | None = None) -> mode
     inputs that hold one shape for all of a batch) counts as one without a batch dimension, as joined requests would
     have several. Raises `errors.UpstreamBroken` for anything that does not follow the protocol.
     """
-    told: _Metadata = _decode(_METADATA, metadata, "metadata")
+    told: _Metadata = _decode(_METADATA, metadata, "model's metadata")
     inputs, outputs = told.inputs or [], told.outputs or []
     if config is None:
         return models.ModelInfo(_specs(inputs), _specs(outputs))
-    configured: _Config = _decode(_CONFIG, config, "configuration")
+    configured: _Config = _decode(_CONFIG, config, "model's configuration")
     if configured.max_batch_size < 0:
         raise errors.UpstreamBroken(f"the model's max_batch_size is {configured.max_batch_size}")
     configured_inputs, policy = configured.input or (), configured.model_transaction_policy
@@ -137,7 +137,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes | str, what: str) ->
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.UpstreamBroken(f"the model's {what} cannot be read: {error}") from None
+        raise errors.UpstreamBroken(f"the {what} cannot be read: {error}") from None
 
 
 # --- asked over HTTP -----------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class HttpQuestions:
             headers = {} if body is None else {"Content-Type": "application/json"}
             asked = self._client().request(method, url, data=body, headers=headers, allow_redirects=False)
             async with asked as response:
-                answer = await _read(response)
+                answer = await read(response)
                 if 200 <= response.status < 300:
                     return answer
                 content_type = response.headers.get("Content-Type", "")
@@ -219,7 +219,8 @@ async def _unless(statuses: frozenset[int], answer: Awaitable[bytes]) -> bytes |
         return None
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def read(response: aiohttp.ClientResponse) -> bytes:
+    """All of an answer's body; raises `errors.UpstreamBroken` if it is larger than `MOST_BYTES`."""
     pieces, size = [], 0
     async for piece in response.content.iter_any():
         size += len(piece)
