@@ -207,7 +207,15 @@ async def test_a_description_of_any_size_is_read_whole(server: Server, capsys) -
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--url", "https://h"], "is no http:// address"),
+        (["--url", "https://h"], "'https://h' is no http:// address"),
+        (["--url", "http://h/v1/x"], "--path"),
+        (["--url", "http://h?x"], "--path"),
+        (["--url", "http://user:secret@h"], "--header"),
+        (["--path", "http://other/x"], "must begin with one /"),
+        (["--path", "//other/x"], "must begin with one /"),
+        (["--path", "v1/models/m:predict"], "must begin with one /"),
+        (["--header", "Host: evil"], "'Host' is not a header that a batch can carry"),
+        (["--ask-only", "--lists", "nosuch"], "'nosuch' is no built-in rule"),
         (["--header", "x"], "must be NAME: VALUE"),
         (["--seconds", "0"], "must be a number from 0.1 to 600"),
         (["--body", "/nowhere"], "cannot be read"),
@@ -217,7 +225,10 @@ def test_bad_arguments_end_with_one_line_and_status_2(capsys, argv: list[str], w
     with pytest.raises(SystemExit) as end:
         doctor_command.main(argv)
     assert end.value.code == 2
-    assert words in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert words in told
+    assert "secret" not in told
+    assert told.count("\n") == 1
 
 
 async def test_a_path_without_bodies_asks_for_them(server: Server, capsys) -> None:

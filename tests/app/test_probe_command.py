@@ -108,6 +108,7 @@ def test_a_timeout_that_is_none_is_refused(capsys, text: str) -> None:
     ("url", "body", "words"),
     [
         ("https://h/v1/models/m:predict", '{"instances":[3]}', "is no http:// address"),
+        ("http://me:secret@h/v1/models/m:predict", '{"instances":[3]}', "give a --header"),
         ("http://h/elsewhere", '{"instances":[3]}', "neither a path of v1 or v2"),
         ("http://h/v1/models/m:predict", '{"instances":[]}', "has no instances"),
         ("http://h/v1/models/m:predict", None, "cannot be read"),

@@ -64,7 +64,10 @@ def main(argv: Sequence[str]) -> int:
     chosen = _parser().parse_args(argv)
     try:
         base = measuring.address(chosen.url)
-        found = asyncio.run(_examine(base.origin(), chosen))
+        if base != base.origin() / "":
+            raise ValueError(f"--url is {base.origin()} alone: the path of requests to measure goes into --path")
+        chosen.header = measuring.headers(chosen.header)
+        found = asyncio.run(_examine(base.origin(), chosen, measuring.rules_of(chosen.lists)))
     except ValueError as error:
         settings.fail(PROG, str(error))
     except errors.UpstreamError as error:
@@ -82,9 +85,12 @@ def main(argv: Sequence[str]) -> int:
     return 1 if found.is_unanswered else 0
 
 
-async def _examine(base: yarl.URL, chosen: argparse.Namespace) -> examination.Examination:
-    """Raises `ValueError` for bodies that cannot be batched, and `errors.UpstreamError` where nothing answers."""
-    answers = await _ask(base, tuple(chosen.header), min(_QUESTION_SECONDS, chosen.timeout))
+async def _examine(base: yarl.URL, chosen: argparse.Namespace, own: Sequence[rules.Rule]) -> examination.Examination:
+    """`own` are the rules of --lists.
+
+    Raises `ValueError` for bodies that cannot be batched, and `errors.UpstreamError` where nothing answers.
+    """
+    answers = await _ask(base, chosen.header, min(_QUESTION_SECONDS, chosen.timeout))
     who = identity.recognise(answers)
     described = next(
         (descriptions.operations(answers[path].body) for path in identity.DESCRIPTIONS if path in answers), ()
@@ -93,10 +99,10 @@ async def _examine(base: yarl.URL, chosen: argparse.Namespace) -> examination.Ex
     found = examination.examine(who, described, tensors)
     if chosen.lists:
         found = found._replace(lists=",".join(chosen.lists))
-    target = _target(found, chosen)
+    target = _target(found, chosen, own)
     if target is None or chosen.ask_only:
         return found
-    caller = measuring.Caller(base.join(yarl.URL(target.path)), target.codec, tuple(chosen.header), chosen.timeout)
+    caller = measuring.Caller(yarl.URL(f"{base}{target.path}"), target.codec, chosen.header, chosen.timeout)
     try:
         probed = await measuring.measure(caller, target.payloads, _LARGEST, chosen.seconds, arguments.say)
     finally:
@@ -104,7 +110,7 @@ async def _examine(base: yarl.URL, chosen: argparse.Namespace) -> examination.Ex
     return examination.judge(found, target.path, target.by, probed, target.made_up)
 
 
-def _target(found: examination.Examination, chosen: argparse.Namespace) -> _Target | None:
+def _target(found: examination.Examination, chosen: argparse.Namespace, own: Sequence[rules.Rule]) -> _Target | None:
     """What was asked for, or else the first kind of request that can be made up."""
     if chosen.path is None and not chosen.body:
         made_up = [kind for kind in found.kinds if kind.bodies]
@@ -119,7 +125,7 @@ def _target(found: examination.Examination, chosen: argparse.Namespace) -> _Targ
         if not named:
             raise ValueError(f"--body is needed: requests to {path} cannot be made up")
     by = next((kind.by for kind in found.kinds if kind.path == path), "")
-    lists = measuring.rules_of(chosen.lists) if chosen.lists else rules.load([by] if by in rules.built_in() else [])
+    lists = own or rules.load([by] if by in rules.built_in() else [])
     codec = measuring.codec_for(path, lists)
     by = ",".join(rule.name for rule in lists if rule.matches(path))
     by = by or (examination.V1 if path.endswith(":predict") else examination.V2)
@@ -169,6 +175,12 @@ async def _tensors(base: yarl.URL) -> dict[str, models.ModelInfo]:
     return found
 
 
+def _path(text: str) -> str:
+    if not text.startswith("/") or text.startswith("//"):
+        raise argparse.ArgumentTypeError(f"got {text!r}: must begin with one /")
+    return text
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         prog=PROG,
@@ -179,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--url", default="http://127.0.0.1:8080", metavar="URL", help="the predictor's own address (%(default)s)")
-    add("--path", metavar="PATH", help="path of the requests to measure; the first that can be made up without it")
+    add("--path", type=_path, metavar="PATH", help="path of requests to measure; else of the first that can be made up")
     add("--body", nargs="+", default=[], type=arguments.body, metavar="FILE", help=arguments.BODY)
     add("--lists", nargs="+", default=[], metavar="RULES", help="rules for other paths than those of v1 and v2")
     add("--header", action="append", default=[], type=arguments.header, metavar="NAME: VALUE", help=arguments.HEADER)

@@ -43,9 +43,20 @@ class Answer(NamedTuple):
 def address(text: str) -> yarl.URL:
     """An address of a predictor; raises `ValueError`."""
     url = yarl.URL(text)
+    if url.user is not None or url.password is not None:
+        raise ValueError("--url has a user or a password, which are not sent: give a --header 'Authorization: …'")
     if url.scheme != "http" or not url.host:
-        raise ValueError(f"{text!r} is no http:// address with a path")
+        raise ValueError(f"{text!r} is no http:// address")
     return url
+
+
+def headers(given: Sequence[tuple[str, str]]) -> interface.Headers:
+    """Headers of calls; raises `ValueError` for such as a batch cannot carry."""
+    try:
+        predictor.request_head(("host", "/", tuple(given)))
+    except errors.BadRequest as error:
+        raise ValueError(f"--header: {error}") from None
+    return tuple(given)
 
 
 def codec_for(path: str, chosen: Sequence[rules.Rule]) -> interface.Codec:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         url = measuring.address(chosen.url)
         codec = measuring.codec_for(url.raw_path, measuring.rules_of(chosen.lists))
         payloads = [measuring.payload(codec, name, body) for name, body in chosen.body]
-        caller = measuring.Caller(url, codec, tuple(chosen.header), chosen.timeout)
+        caller = measuring.Caller(url, codec, measuring.headers(chosen.header), chosen.timeout)
         found = asyncio.run(_measure(caller, payloads, chosen.largest))
     except ValueError as error:
         settings.fail(PROG, str(error))
