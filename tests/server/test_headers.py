@@ -54,6 +54,11 @@ def test_dropping_twice_is_dropping_once(fields: list[tuple[str, str]], named: l
     assert not {name.lower() for name in once} & {name.lower() for name in named}
 
 
+def test_expect_may_be_named_among_the_options_of_the_connection() -> None:
+    fields = CIMultiDict({"Host": "model.example", "Expect": "100-continue", "Connection": "expect"})
+    assert "Expect" not in headers.outgoing_headers(fields, None, None)
+
+
 def test_outgoing_headers_record_the_hop_and_answer_expect_here() -> None:
     fields = CIMultiDict({"Host": "model.example", "Expect": "100-Continue", "Content-Length": "4"})
     outgoing = headers.outgoing_headers(fields, "192.0.2.7", "model.example")

@@ -108,3 +108,22 @@ def test_nothing_follows_a_request_behind_which_servers_may_read_differently(
 def test_values_keep_their_bytes() -> None:
     head = messages.read_head(b"GET / HTTP/1.1\r\nHost: h\r\nX-User: Jos\xe9\r\n\r\n")
     assert head.headers["X-User"].encode(errors="surrogateescape") == b"Jos\xe9"
+
+
+@pytest.mark.parametrize(
+    ("fields", "keep_alive"), [(b"Content-Length: 0", True), (b"Transfer-Encoding: chunked", False)]
+)
+def test_nothing_follows_chunks_of_a_version_that_has_none(fields: bytes, keep_alive: bool) -> None:
+    head = messages.read_head(b"POST / HTTP/1.0\r\nConnection: keep-alive\r\n" + fields + b"\r\n\r\n")
+    assert head.keep_alive is keep_alive
+
+
+@pytest.mark.parametrize(("digits", "length"), [(b"0" * 5000, 0), (b"0" * 5000 + b"17", 17)])
+def test_a_length_may_have_any_number_of_zeros_before_it(digits: bytes, length: int) -> None:
+    assert messages.read_head(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: " + digits + b"\r\n\r\n").length == length
+
+
+@pytest.mark.parametrize("line", [b"OPTIONS /a RTSP/1.0", b"SOURCE /a ICE/1.0"])
+def test_requests_of_other_protocols_are_none(line: bytes) -> None:
+    with pytest.raises(messages.Malformed):
+        messages.read_head(line + b"\r\nHost: h\r\n\r\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from collections.abc import Awaitable, Callable
@@ -189,3 +190,49 @@ async def test_requests_share_a_connection_to_the_predictor(
         writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         await reader.readuntil(b"\r\n\r\nok")
     assert len(connections) == 1
+
+
+class NoQuestions:
+    """Implements `local_answers.V1Models` for requests that are none of v1's."""
+
+    async def answer(self, method: str, target: str) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [(b"Content-Length: 5", b"hello"), (b"Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n")],
+)
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+async def test_a_body_that_came_before_it_was_known_who_answers_arrives_whole(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, method: bytes, framing: bytes, body: bytes
+) -> None:
+    got: list[bytes] = []
+
+    async def script(reader: Reader, writer: Writer) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            got.append(head + await reader.readexactly(len(body)))
+            writer.write(EMPTY)
+
+    front, port = await proxy_front(await proxy_predictor(script))
+    front.handler._v1_models = NoQuestions()
+    reader, writer = await proxy_connect(port)
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            writer.write(method + b" /x HTTP/1.1\r\nHost: h\r\n" + framing + b"\r\n\r\n" + body)
+            await reader.readuntil(b"\r\n\r\n")
+    assert [each[-len(body) :] for each in got] == [body, body]
+
+
+async def test_a_body_that_breaks_before_it_was_known_who_answers_is_refused_at_once(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    async def script(reader: Reader, writer: Writer) -> None:
+        raise AssertionError("nothing of it is passed on")
+
+    front, port = await proxy_front(await proxy_predictor(script))
+    front.handler._v1_models = NoQuestions()
+    reader, writer = await proxy_connect(port)
+    writer.write(b"GET /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\nZZ\r\n")
+    async with asyncio.timeout(10):
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")

@@ -76,7 +76,7 @@ def outgoing_headers(headers: MultiMapping[str], peer: str | None, host: str | N
     """
     outgoing = end_to_end(headers)
     if expects_continue(headers):
-        outgoing.popall("Expect")
+        outgoing.popall("Expect", None)
     add_forwarding(outgoing, peer, "http", host)
     return outgoing
 

@@ -161,6 +161,7 @@ class Listener:
     def _take(self, caller: socket.socket) -> None:
         caller.setblocking(False)
         caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvloop does, and asyncio for its own
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # one that vanished with its node is found out
         if self._limit is not None and not self._limit.has_file(caller.fileno()):
             self._turn_away(caller)
             return

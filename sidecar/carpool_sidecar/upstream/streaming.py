@@ -260,6 +260,8 @@ class Connection(connection.Pooled):
     def _end(self, receiver: Receiver) -> None:
         trailers = self._trailers
         self._receiver = None
+        if any(name.lower() == b"connection" for name, _ in trailers):
+            self._keep_alive = False  # no trailer may be that, and the parser takes it for one of the head
         if self._keep_alive and self._is_whole and not self._is_spent and not self._is_full:
             if self._is_head:
                 self._parser = self._new_parser()  # this one waits for a body

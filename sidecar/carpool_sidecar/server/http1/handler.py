@@ -77,11 +77,14 @@ class Handler:
         elif life.draining and local_answers.comes_from_prober(head.headers):
             asked.respond(local_answers.shutting_down())
         elif self._v1_models is not None and head.method in ("GET", "HEAD"):
-            self._start(asked, self._ask_v1(asked, self._v1_models))
+            source = CollectedBody(asked)  # of a body that comes before it is known who answers
+            asked.consumer = source
+            self._start(asked, self._ask_v1(asked, source, self._v1_models))
         else:
             self._serve(asked)
 
-    def _serve(self, asked: exchange.Exchange) -> None:
+    def _serve(self, asked: exchange.Exchange, source: CollectedBody | None = None) -> None:
+        """Put it in a batch, or pass it on; what came of its body may be in the `source`."""
         head, match = asked.head, None
         if self._outcomes is not None:
             try:
@@ -92,9 +95,9 @@ class Handler:
                 if match is None and head.method == "POST":
                     self._metrics.unbatched(errors.NotBatched.OTHER_PATH)
         if self._outcomes is None or match is None:
-            self._pass_on(asked)
+            self._pass_on(asked, source=source)
         else:
-            body = CollectedBody(asked)
+            body = source or CollectedBody(asked)
             asked.consumer = body
             self._start(asked, self._batch(asked, body, self._outcomes, match))
 
@@ -103,12 +106,12 @@ class Handler:
     async def _probe(self, asked: exchange.Exchange) -> None:
         asked.respond(await local_answers.probe_answer(asked.head.headers, self._life.draining, self._ready.check))
 
-    async def _ask_v1(self, asked: exchange.Exchange, models: local_answers.V1Models) -> None:
+    async def _ask_v1(self, asked: exchange.Exchange, source: CollectedBody, models: local_answers.V1Models) -> None:
         told = await models.answer(asked.head.method, asked.head.target)
         if told is not None:
             asked.respond(told)
         else:
-            self._serve(asked)
+            self._serve(asked, source)
 
     # --- calls in batches --------------------------------------------------------------------------------------
 
@@ -202,6 +205,8 @@ class Handler:
             self._life.check_open()
             if asked.head.method == "CONNECT":
                 raise errors.BadRequest("CONNECT is not supported: this is not a forward proxy")
+            if source is not None:
+                source.check()
             passed = relay.Relay(self._relays, asked, refuse, body)
         except errors.CarpoolError as error:
             refuse(errors.bare(error))
@@ -276,8 +281,7 @@ class CollectedBody:
     async def read(self) -> bytes:
         """Implements `body_reader.Source`."""
         while not self._unread and not self.is_complete:
-            if self._words:
-                raise errors.MalformedBody(f"the body is not valid HTTP: {self._words}")
+            self.check()
             waiter = self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await waiter
@@ -288,6 +292,11 @@ class CollectedBody:
         self._size = 0
         self._exchange.want(True)
         return unread[0] if len(unread) == 1 else b"".join(unread)
+
+    def check(self) -> None:
+        """Raises `errors.MalformedBody` if the rest of the body is no HTTP."""
+        if self._words:
+            raise errors.MalformedBody(f"the body is not valid HTTP: {self._words}")
 
     def hand_over(self, consumer: exchange.Consumer) -> None:
         """Give what was not read to somebody else, who gets the rest as well."""

@@ -39,6 +39,8 @@ _SINGLE: Final[frozenset[str]] = frozenset(
     }
 )  # fmt: skip
 _TLS: Final = b"\x16\x03"
+# The parser also knows RTSP and ICE.
+_OTHER_PROTOCOL = re.compile(rb"[\r\n]*\S+ +\S+ +(?:RTSP|ICE)/")
 # RFC 9112, 7.1. A size that is longer is larger than any body; extensions are ignored, in bounds.
 _SIZE = re.compile(rb"0*[0-9A-Fa-f]{1,15}")
 _EXTENSIONS = re.compile(
@@ -115,7 +117,7 @@ def read_head(text: bytes) -> RequestHead:
         raise Malformed(_words(text, error)) from None
     finally:
         collector.parser = None
-    if not collector.is_complete:
+    if not collector.is_complete or _OTHER_PROTOCOL.match(text):
         raise Malformed("this is no request of HTTP/1.1")
     found = [(name.decode(errors="surrogateescape"), _text(value)) for name, value in collector.fields]
     headers = CIMultiDict(found)
@@ -127,19 +129,20 @@ def read_head(text: bytes) -> RequestHead:
     if method != "CONNECT":
         _check_target(method, target)
     chunked = "Transfer-Encoding" in headers
-    length = None if chunked else int(headers.get("Content-Length", "0").strip(" \t") or "0")
-    keep_alive = collector.keep_alive and not _may_be_misread(method, headers, length)
+    length = None if chunked else int(headers.get("Content-Length", "").strip(" \t").lstrip("0") or "0")
+    keep_alive = collector.keep_alive and not _may_be_misread(method, version, headers, length)
     return RequestHead(method, target, version, headers, length, keep_alive)
 
 
-def _may_be_misread(method: str, headers: CIMultiDict[str], length: int | None) -> bool:
+def _may_be_misread(method: str, version: Version, headers: CIMultiDict[str], length: int | None) -> bool:
     """Whether nobody can tell where a request would begin behind this one.
 
     Servers disagree about the body of CONNECT (RFC 9110, section 9.3.6), and parsers about one in chunks of a request
-    for a change of protocols. Whoever takes such a body for requests can be made to run what a client only stored. And
-    what comes behind a request for a WebSocket may be that already, though it is declined.
+    for a change of protocols, or of a version without chunks (RFC 9112, section 6.1). Whoever takes such a body for
+    requests can be made to run what a client only stored. And what comes behind a request for a WebSocket may be that
+    already, though it is declined.
     """
-    if method == "CONNECT":
+    if method == "CONNECT" or (length is None and version < HTTP_1_1):
         return True
     if "Upgrade" not in headers:
         return False

@@ -83,14 +83,14 @@ class Relays:
 class Relay:
     """Implements `exchange.Consumer` and `streaming.Receiver`: what comes from one goes to the other."""
 
-    # State of the request: _unsent pieces wait for a connection, or for what comes with them; _is_whole once there are
-    # no more; _is_again on the second try. Of the answer: _unwritten pieces wait for what comes with them; _status, 0
-    # until its head came; _is_chunked, whether it goes in chunks; _close behind it. Of a tunnel: _is_tunnel; whether
-    # each side is _done sending, or _gone.
+    # State of the request: _unsent pieces wait for a connection, or for what comes with them; so many bytes are
+    # _missing, where that is known; _is_whole once there are no more; _is_again on the second try. Of the answer:
+    # _unwritten pieces wait for what comes with them; _status, 0 until its head came; _is_chunked, whether it goes in
+    # chunks; _close behind it. Of a tunnel: _is_tunnel; whether each side is _done sending, or _gone.
     __slots__ = (
         "_ask", "_caller_done", "_caller_gone", "_close", "_connection", "_exchange", "_is_again", "_is_chunked",
-        "_is_tunnel", "_is_whole", "_known", "_opening", "_predictor_done", "_predictor_gone", "_refuse", "_relays",
-        "_status", "_unsent", "_unwritten", "_upgrade",
+        "_is_tunnel", "_is_whole", "_known", "_missing", "_opening", "_predictor_done", "_predictor_gone", "_refuse",
+        "_relays", "_status", "_unsent", "_unwritten", "_upgrade",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -106,6 +106,7 @@ class Relay:
         self._ask = self._request_head(known)
         self._unsent = [self._ask, known] if known else [self._ask]
         self._is_whole = known is not None
+        self._missing = head.length or 0
         self._is_again = self._is_chunked = self._close = self._is_tunnel = False
         self._caller_done = self._caller_gone = self._predictor_done = self._predictor_gone = False
         self._status = 0
@@ -156,10 +157,16 @@ class Relay:
         elif self._exchange.head.length is None:
             self._unsent.append(b"%x\r\n%b\r\n" % (len(data), data))
         else:
+            self._missing -= len(data)
             self._unsent.append(data)
 
     def body_ended(self) -> None:
         """Implements `exchange.Consumer`."""
+        if self._missing:  # by a bug: the predictor would take the next caller's request for the rest of this one
+            self._drop()
+            self._relays.on_bug()
+            self._refuse(errors.CarpoolError())
+            return
         self._is_whole = True
         if self._exchange.head.length is None:
             self._unsent.append(b"0\r\n\r\n")
@@ -264,7 +271,10 @@ class Relay:
         lines = [b"0\r\n"]
         if trailers and "trailers" in self._exchange.head.headers.get("TE", "").lower():
             lines += [
-                b"%b: %b\r\n" % each for each in trailers if each[0].decode("latin-1").lower() not in _NO_TRAILERS
+                b"%b: %b\r\n" % (name, value)
+                for name, value in trailers
+                if name.decode("latin-1").lower() not in _NO_TRAILERS
+                and not headers_.has_control(value.decode("latin-1"))
             ]
         return b"".join(lines) + b"\r\n"
 
@@ -327,12 +337,13 @@ class Relay:
             error = errors.UpstreamBroken("the predictor switched protocols before the request was complete")
         elif self._relays.is_closed:
             error = errors.Draining()
+        told = _texts(head.fields)
         if error is not None:
             self._drop()
             self._refuse(error)
             return
-        told = _texts(head.fields)
         fields = headers_.end_to_end(told)
+        fields.popall("Content-Length", None)
         fields["Connection"] = "Upgrade"
         for protocol in told.getall("Upgrade", ()):
             fields.add("Upgrade", protocol)
