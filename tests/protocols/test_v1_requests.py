@@ -202,6 +202,15 @@ def test_members_beside_the_list_must_be_small():
         v1.parse_request(body)
 
 
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_member_that_is_there_twice_is_told_as_such_whatever_its_size(size):
+    long = b"[" + b"1," * size + b"1]"
+    with pytest.raises(errors.BadRequest, match="duplicate member 'instances'"):
+        v1.parse_request(b'{"instances":%b,"instances":[7]}' % long)
+    with pytest.raises(errors.BadRequest, match="duplicate member 'a'"):
+        v1.parse_request(b'{"instances":[7],"a":%b,"a":1}' % long)
+
+
 @pytest.mark.parametrize("name", [b"predictions", b"outputs", b"x"])
 def test_no_name_makes_a_large_member_beside_the_list_a_small_one(name):
     with pytest.raises(errors.BadRequest, match="members beside the list take"):

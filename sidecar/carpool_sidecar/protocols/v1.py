@@ -446,6 +446,8 @@ def _explained(body: bytes, error: Exception, most_others: int = sys.maxsize) ->
         return errors.BadRequest("the body must be a JSON object")
     except (msgspec.DecodeError, UnicodeDecodeError) as flaw:
         return json_rows.no_json(body, str(flaw))
+    if not isinstance(error, errors.Unbatchable):
+        return error
     others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
     return _too_large(others) if others > most_others else error
 
