@@ -91,7 +91,7 @@ def test_numbers_of_scores_stay_as_they_were_written() -> None:
     assert answer == (b'{"results":[{"index":1,"relevance_score":0.50},{"index":0,"relevance_score":1e-1}]}')
 
 
-@pytest.mark.parametrize("odd", [b"NaN", b"null", b"-Infinity", b'"high"'])
+@pytest.mark.parametrize("odd", [b"NaN", b"null", b"-Infinity", b"-1" + b"0" * 400, b"-1" + b"0" * 400 + b',"x":NaN'])
 def test_what_is_no_number_comes_last_and_stays(odd: bytes) -> None:
     answer = in_parts(
         b'{"query":"q","documents":["a","b"]}', [1],
@@ -114,6 +114,28 @@ def test_rows_that_do_not_say_their_document_or_score_are_an_error_that_names_ru
         in_parts(b'{"query":"q","documents":["a","b"]}', [1], lambda call: b'{"results":[%b]}' % row)
     assert "rule 'rerank'" in str(caught.value)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        b'{"index":0,"relevance_score":"0.9"},{"index":1,"relevance_score":"0.1"}',
+        b'{"index":0,"relevance_score":0.9},{"index":1,"relevance_score":"0.1"}',
+        b'{"index":0,"relevance_score":true},{"index":1,"relevance_score":0.1}',
+        b'{"index":0,"relevance_score":true,"x":NaN},{"index":1,"relevance_score":0.1}',
+        b'{"index":0,"relevance_score":[1]},{"index":1,"relevance_score":0.1}',
+        b'{"index":0,"relevance_score":null},{"index":1,"relevance_score":null}',
+        b'{"index":0,"score":1},{"index":1,"score":2}',
+        b'{"relevance_score":0.9},{"relevance_score":0.1}',
+    ],
+)
+def test_rows_that_nothing_puts_into_an_order_end_batching_for_a_while(results: bytes) -> None:
+    by = spoken()
+    body = b'{"query":"q","documents":["a","b","c","d"],"top_n":1}'
+    with pytest.raises(errors.Uneven):
+        in_parts(body, [2], lambda call: b'{"results":[%b]}' % results, by)
+    with pytest.raises(errors.Unbatchable):
+        by.parse(body, 10)
 
 
 def test_an_answer_with_fewer_rows_ends_batching_for_a_while() -> None:

@@ -199,11 +199,11 @@ class ResponseFormat(enum.Enum):
     def render(
         self,
         shares: Sequence[messages.Piece],
-        arrange: Callable[[Sequence[bytes], bool], Sequence[bytes]] | None = None,
+        arrange: Callable[[Sequence[bytes]], Sequence[bytes]] | None = None,
     ) -> interface.RenderedResponse:
         """Raises `errors.UpstreamBroken` if shares of several batches do not make one answer.
 
-        `arrange` is given the caller's rows, and whether they are numbered, and says which come in which order.
+        `arrange` is given the caller's rows, and says which come in which order.
         """
         first = shares[0].predictions
         if type(first) is interface.WholeResponse:
@@ -222,7 +222,7 @@ class ResponseFormat(enum.Enum):
                 continue
             rows = _rows(mine, name)
             if arrange is not None:
-                rows = arrange([*map(bytes, rows)], result.is_numbered)
+                rows = arrange([*map(bytes, rows)])
             is_bare = self is not ResponseFormat.LIST and (
                 self is ResponseFormat.ROW or bytes(rows[0]).lstrip().startswith(b"[")
             )

@@ -10,7 +10,7 @@ import collections
 import functools
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -213,7 +213,10 @@ class Codec:
         self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
     ) -> steps.Steps[interface.BatchPredictions]:
         try:
-            return (yield from answers.read(rule, shares, response, self._outlines))
+            found = yield from answers.read(rule, shares, response, self._outlines)
+            if rule.rank_by:
+                yield from ranking.check(rule, cast(answers.Result, found.rows))
+            return found
         except errors.Uneven:
             self._avoid(key)
             raise

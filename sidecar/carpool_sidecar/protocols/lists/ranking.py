@@ -16,12 +16,14 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, steps
 from carpool_sidecar.protocols.lists import answers, rules
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = b"null"
 _WHOLE = re.compile(rb"[1-9][0-9]{0,8}")
+_ROW = b"%b0%b"  # with any number: only the rest is looked at
+_ROWS_A_STEP = 1000
 
 
 def wanted(rule: rules.Rule, around: Sequence[bytes]) -> Ranked | None:
@@ -49,41 +51,49 @@ class Ranked:
         self._top = top
 
     def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
-        """A request that travelled whole and alone gets the answer as it came, by the server's own order and number.
-
-        Raises `errors.UpstreamBroken` if rows do not say which document they are of, or have no score.
-        """
+        """A request that travelled whole and alone gets the answer as it came, by the server's own order and number."""
         return answers.ResponseFormat.LIST.render(shares, self._best_first)
 
-    def _best_first(self, rows: Sequence[bytes], are_numbered: bool) -> Sequence[bytes]:
-        if not are_numbered:
-            raise self._broken(f"rows have no {self._rule.index!r}")
-        scores = [self._score(row) for row in rows]
-        order = sorted(range(len(rows)), key=lambda place: -scores[place])  # of equal ones the earlier first
+    def _best_first(self, rows: Sequence[bytes]) -> Sequence[bytes]:
+        scores = [_score(self._rule, row) for row in rows]
+        ranks = [math.inf if score is None or math.isnan(score) else -score for score in scores]
+        order = sorted(range(len(rows)), key=ranks.__getitem__)  # of equal ones the earlier first
         return [rows[place] for place in order[: self._top]]
 
-    def _score(self, row: bytes) -> float:
-        """What a row is ranked by; what is no number comes last."""
-        try:
-            members = _MEMBERS.decode(row)
-            found = [members[name] for name in self._rule.rank_by if name in members]
-            score = float(bytes(found[0])) if found else None
-        except msgspec.DecodeError:
-            score = self._lenient_score(row)
-        except ValueError:
-            return -math.inf
-        if score is None:
-            raise self._broken(f"a row has no {' or '.join(self._rule.rank_by)}")
-        return -math.inf if math.isnan(score) else score
 
-    def _lenient_score(self, row: bytes) -> float | None:
-        """The same of a row with what is no JSON and Python writes all the same, such as NaN."""
-        try:
-            members = json.loads(row)
-            found = [members[name] for name in self._rule.rank_by if name in members]
-        except (ValueError, RecursionError, TypeError):
-            return None
-        return float(found[0]) if found and isinstance(found[0], int | float) else None
+def check(rule: rules.Rule, result: answers.Result) -> steps.Steps[None]:
+    """Raises `errors.Uneven` unless each row says which document it is of, and what it is ranked by.
 
-    def _broken(self, problem: str) -> errors.UpstreamBroken:
-        return errors.UpstreamBroken(f"the predictor's answer is not as rule {self._rule.name!r} says: {problem}")
+    Some may be null or NaN, which come last. That all of several rows are null is no order.
+    """
+    if not result.is_numbered:
+        raise _uneven(rule, f"rows have no {rule.index!r}")
+    for rows in result.rows.values():
+        is_ranked = len(result) == 1
+        texts = map(_ROW.__mod__, zip(*rows, strict=True)) if isinstance(rows, answers.Numbered) else map(bytes, rows)
+        for place, row in enumerate(texts, 1):
+            is_ranked = _score(rule, row) is not None or is_ranked
+            if not place % _ROWS_A_STEP:
+                yield
+        if not is_ranked:
+            raise _uneven(rule, f"no row has a number as its {' or '.join(rule.rank_by)}")
+
+
+def _score(rule: rules.Rule, row: bytes) -> float | None:
+    """What a row is ranked by, None for null; raises `errors.Uneven` for all that is no number."""
+    names = " or ".join(rule.rank_by)
+    try:
+        members = json.loads(row, parse_int=float)  # NaN and whole numbers of any length are read, too
+    except (ValueError, RecursionError):
+        members = None
+    found = [members[name] for name in rule.rank_by if name in members] if isinstance(members, dict) else []
+    if not found:
+        raise _uneven(rule, f"a row has no {names}")
+    score = found[0]
+    if score is not None and not isinstance(score, float):
+        raise _uneven(rule, f"a row has no number as its {names}")
+    return score
+
+
+def _uneven(rule: rules.Rule, problem: str) -> errors.Uneven:
+    return errors.Uneven(f"the predictor's answer is not as rule {rule.name!r} says: {problem}")
