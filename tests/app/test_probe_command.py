@@ -97,6 +97,66 @@ async def test_an_answer_that_is_no_json_is_told_without_what_a_terminal_obeys(
     assert "\x1b" not in told
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (web.HTTPFound, "A request alone was not answered: status 302."),
+        (web.Response, "A request alone was not answered: an answer that is no JSON."),
+    ],
+    ids=["redirect", "empty"],
+)
+async def test_an_answer_without_words_is_told_without_a_comma_for_them(
+    server: Server, tmp_path: Path, capsys, answer, words
+) -> None:
+    async def nothing(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=302) if answer is web.HTTPFound else web.Response()
+
+    server.answer = nothing
+    body = tmp_path / "body.json"
+    body.write_text('{"instances":[3]}')
+    assert await probe("--url", server.url + "/v1/models/m:predict", "--body", str(body)) == 1
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/v1/models/m:predict", "null"),
+        ("/v1/models/m:predict", '{"error":"no such model"}'),
+        ("/v2/models/m/infer", "5"),
+        ("/v1/embeddings", "null"),
+        ("/v1/embeddings", '"x"'),
+    ],
+)
+async def test_an_answer_without_rows_to_a_request_alone_is_none(
+    server: Server, tmp_path: Path, capsys, path: str, answer: str
+) -> None:
+    async def odd(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text=answer, content_type="application/json")
+
+    server.answer = odd
+    body = tmp_path / "body.json"
+    v2 = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [3]}]}
+    body.write_text(json.dumps({"instances": [3]} | {"input": ["a"]} | (v2 if "v2" in path else {})))
+    argv = ["--url", server.url + path, "--lists", "openai-embeddings", "--body", str(body)]
+    assert await probe(*argv) == 1
+    assert "A request alone was not answered" in capsys.readouterr().out
+
+
+async def test_a_bare_value_that_is_answered_by_a_bare_value_is_measured(
+    server: Server, tmp_path: Path, capsys
+) -> None:
+    async def one(request: web.BaseRequest) -> web.StreamResponse:
+        given = json.loads(await request.read())["texts"]
+        return web.json_response([0.5] * len(given) if isinstance(given, list) else 0.5)
+
+    server.answer = one
+    body = tmp_path / "body.json"
+    body.write_text('{"texts":"a"}')
+    rule = "{mine: {path: /predict, list: texts, answers: $, scalar: unwrapped}}"
+    assert await probe("--url", server.url + "/predict", "--lists", rule, "--body", str(body), "--largest", "2") == 0
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x"])
 def test_a_timeout_that_is_none_is_refused(capsys, text: str) -> None:
     with pytest.raises(SystemExit):

@@ -18,8 +18,8 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface, models, v1
+from carpool_sidecar.protocols.lists import answers, rules
 from carpool_sidecar.protocols.lists import codec as lists_codec
-from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec as v2_codec
 from carpool_sidecar.upstream import predictor
 
@@ -29,6 +29,8 @@ _WARM_UP = 3
 _SHOWN = 160
 # Names of what is another in every answer.
 _OWN = ("id", "created", "batchId", "message")
+# How a request is answered that has one value and no list; others get a list or an object.
+_BARE = (answers.ResponseFormat.ROW, answers.ResponseFormat.LIST_IF_NONE)
 
 
 class Problem(Exception):
@@ -132,6 +134,9 @@ async def _answers_alone(caller: Caller, payloads: Sequence[interface.Payload]) 
         values = [_value((await caller.call([payload])).bodies[0]) for _ in range(_WARM_UP)]
         is_steady = is_steady and probing.compare(values[-2], values[-1], _OWN) == (0.0, 0)
         alone.append(values[-1])
+        may_be_bare = payload.response_format in _BARE and values[-1] is not None
+        if not (may_be_bare or isinstance(values[-1], dict | list)):
+            raise Problem(f"an answer without rows, {plain(json.dumps(values[-1])[:_SHOWN])}")
     return alone, is_steady
 
 
@@ -190,14 +195,17 @@ class Caller:
         try:
             response = await self._client.predict(call.target, call.headers + self._headers, call.body, self._timeout)
             seconds = time.perf_counter() - began
-            if len(members) == 1:
-                return Answer(seconds, [response.body])
-            found = call.read(response)
         except errors.UpstreamStatus as error:
-            words = " ".join(error.body[:_SHOWN].decode(errors="replace").split())
-            raise Problem(f"status {error.status}, {plain(words)}") from None
+            raise Problem(f"status {error.status}{_words(error.body)}") from None
         except errors.CarpoolError as error:
             raise Problem(plain(str(error))) from None
+        try:
+            found = call.read(response)
+        except errors.CarpoolError as error:
+            _value(response.body)
+            raise Problem(plain(str(error))) from None
+        if len(members) == 1:
+            return Answer(seconds, [response.body])
         return Answer(seconds, list(self._bodies(batch_id, found, members)))
 
     async def close(self) -> None:
@@ -225,8 +233,13 @@ def _value(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        words = " ".join(body[:_SHOWN].decode(errors="replace").split())
-        raise Problem(f"an answer that is no JSON, {plain(words)}") from None
+        raise Problem(f"an answer that is no JSON{_words(body)}") from None
+
+
+def _words(body: bytes) -> str:
+    """The beginning of an answer, after a comma; nothing if it is empty."""
+    words = " ".join(body[:_SHOWN].decode(errors="replace").split())
+    return f", {plain(words)}" if words else ""
 
 
 def plain(text: str) -> str:
