@@ -33,11 +33,6 @@ def read_key(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([name.lower() for name in names]))
 
 
-def read_priority(name: str) -> str:
-    """The header that tells a request's level of priority, in lower case; empty: none does. Raises `ValueError`."""
-    return "".join(read_key((name,) if name else ()))
-
-
 # What one caller must not lend to another's rows, and what a batch and its connection say of themselves.
 NOT_FORWARDED = NOT_SHARED | {
     "authorization", "cookie", "content-type", "proxy-connection",
@@ -45,6 +40,18 @@ NOT_FORWARDED = NOT_SHARED | {
 # Names that gRPC has for itself, binary values, which are not to be joined, and what metadata cannot be called.
 NOT_METADATA = re.compile(r"grpc-.*|.*-bin|.*[^0-9a-z_.-].*", re.DOTALL)
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
+
+
+def read_priority(name: str) -> str:
+    """The header that tells a request's level of priority, in lower case; empty: none does. Raises `ValueError`."""
+    if is_taken(name):
+        raise ValueError(f"{name!r} says something else of a request, so it cannot tell its level")
+    return "".join(read_key((name,) if name else ()))
+
+
+def is_taken(name: str) -> bool:
+    """Whether a header has values of its own, none of which is a level of priority."""
+    return name.lower() in NOT_FORWARDED or name.lower().startswith(("carpool-", "grpc-"))
 
 
 class Forwarded(NamedTuple):

@@ -88,3 +88,10 @@ def test_ageing_bounds_levels_too():
     assert chosen.priority_header == "x-priority"
     assert (chosen.scheduler_limits.priority_ageing, chosen.scheduler_limits.level_ageing) == (0.5, 30.0)
     assert config.load([]).scheduler_limits.level_ageing == limits.Limits().level_ageing
+
+
+@pytest.mark.parametrize("name", ["host", "Authorization", "carpool-timeout-ms", "grpc-timeout", "x,y"])
+def test_a_header_that_says_something_else_is_refused_at_the_start(name, capsys):
+    with pytest.raises(SystemExit):
+        config.load(["--priority-header", name])
+    assert repr(name) in capsys.readouterr().err

@@ -40,9 +40,10 @@ def _check_headers(text: str) -> str:
 
 
 def _check_priority(text: str) -> str:
-    if "," in text:
-        raise ValueError("must be the name of one header")
-    return _check_headers(text)
+    values.full_match(f"({values.HEADER})?", text, "the name of one header")
+    if shared_names.is_taken(text):
+        raise ValueError(f"must not name {text.lower()}, which says something else of a request")
+    return text
 
 
 def _check_members(text: str) -> str:

@@ -77,7 +77,7 @@ Quantity = Annotated[str, pydantic.AfterValidator(check_quantity)]
 
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
-_HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}"
+HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}"
 
 
 def _matching(pattern: str) -> Any:
@@ -168,8 +168,8 @@ def quantity(check: Callable[[str], str] = check_quantity, *words: str) -> pydan
     return pydantic.BeforeValidator(check, _matching("|".join([_FORM.pattern, *words])))
 
 
-HEADERS = rf"({_HEADER}(,{_HEADER}){{0,31}})?"
-FORWARDED = rf"({_HEADER}=(first|joined)(,{_HEADER}=(first|joined)){{0,31}})?"
+HEADERS = rf"({HEADER}(,{HEADER}){{0,31}})?"
+FORWARDED = rf"({HEADER}=(first|joined)(,{HEADER}=(first|joined)){{0,31}})?"
 STATUSES = r"(([45]xx|[45][0-9]{2})(,([45]xx|[45][0-9]{2})){0,31})?"
 SIZES = r"([0-9]{1,6}(,[0-9]{1,6}){0,63})?"
 TENSOR = r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}"
