@@ -391,23 +391,37 @@ class Settings(BaseSettings):
         EXPERTS, "Seconds for the head of a request to arrive, once it began.", 30.0, ge=0.1, le=86_400
     )
 
+    _probe: probing.Kept | None = None
+
     @pydantic.model_validator(mode="after")
     def _apply_probe(self) -> Settings:
-        if not self.from_probe:
-            return self
-        try:
-            kept = probing.read(pathlib.Path(self.from_probe).read_bytes())
-        except OSError as error:
-            raise ValueError(f"--from-probe ({self.from_probe}) cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise ValueError(f"--from-probe ({self.from_probe}): {error}") from None
+        if self.from_probe:
+            self._probe = self._read_probe()
+            self._obey_probe()
+        return self
+
+    def _obey_probe(self) -> None:
+        kept = self._probe
+        if kept is None:
+            return
         if kept.max_batch_size is not None and "max_batch_size" not in self.model_fields_set:
             self.max_batch_size = kept.max_batch_size
         if kept.fails_from is not None:
             self.max_batch_size = max(1, min(self.max_batch_size, kept.fails_from - 1))
         if kept.changes:
             self.enable_batcher = False
-        return self
+
+    def _read_probe(self) -> probing.Kept:
+        try:
+            with pathlib.Path(self.from_probe).open("rb") as file:
+                text = file.read(_MIB + 1)
+            if len(text) > _MIB:
+                raise ValueError(f"it is larger than {_MIB} bytes")
+            return probing.read(text)
+        except OSError as error:
+            raise ValueError(f"--from-probe ({self.from_probe}) cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ValueError(f"--from-probe ({self.from_probe}): {error}") from None
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> Settings:
@@ -423,9 +437,13 @@ class Settings(BaseSettings):
             )
         allowed = packing.parse_sizes(self.allowed_batch_sizes)
         if allowed and allowed[-1] > self.max_batch_size:
+            is_probed = self._probe is not None and self.max_batch_size in (
+                self._probe.max_batch_size,
+                (self._probe.fails_from or 0) - 1,
+            )
             raise ValueError(
                 f"--allowed-batch-sizes ({self.allowed_batch_sizes}) must not exceed --max-batch-size "
-                f"({self.max_batch_size})"
+                f"({self.max_batch_size}{' by --from-probe' if is_probed else ''})"
             )
         if self.max_batch_cost and self.instance_cost == "none":
             raise ValueError(f"--max-batch-cost ({self.max_batch_cost}) needs --instance-cost bytes or length")
@@ -499,9 +517,13 @@ class Settings(BaseSettings):
         try:
             # The policy was chosen at the start; a latency given later bounds it, but does not change it.
             policy = "adaptive" if self.is_adaptive else "window"
-            return self.model_validate({**self.model_dump(), "policy": policy, **changes})
+            # What a probe found was read at the start; its file may be another by now, or gone.
+            made = self.model_validate({**self.model_dump(), "policy": policy, "from_probe": "", **changes})
         except pydantic.ValidationError as error:
             raise ValueError("; ".join(settings.problems(type(self), error))) from None
+        made.from_probe, made._probe = self.from_probe, self._probe
+        made._obey_probe()
+        return made
 
     @property
     def scheduler_limits(self) -> limits.Limits:

@@ -54,6 +54,19 @@ def test_a_size_that_is_given_counts_but_no_batch_is_as_large_as_one_that_failed
     assert chosen.changed({"max_batch_size": 100}).max_batch_size == 69
 
 
+def test_the_file_of_a_probe_is_read_once(tmp_path):
+    file = Path(probed(tmp_path))
+    chosen = config.load(["--from-probe", str(file)])
+    file.unlink()
+    changed = chosen.changed({"max_latency": 6}).changed({"max_batch_size": 100})
+    assert (changed.max_latency, changed.max_batch_size) == (6, 69)
+
+
+def test_a_size_by_a_probe_is_named_as_such(tmp_path, capsys):
+    argv = ["--from-probe", probed(tmp_path), "--max-batch-size", "128", "--allowed-batch-sizes", "8,128"]
+    assert "must not exceed --max-batch-size (69 by --from-probe)" in refused(argv, capsys)
+
+
 def test_nothing_is_batched_where_answers_in_a_batch_had_other_texts(tmp_path):
     assert config.load(["--from-probe", probed(tmp_path, others=1)]).enable_batcher is False
 
@@ -73,6 +86,8 @@ def test_what_the_doctor_printed_is_taken_as_well(tmp_path):
         ("[]", "it is not what"),
         ('{"probe": null}', "it has no measurements"),
         ('{"probe": 5}', "it is not what"),
+        ('{"sizes": [], "fails_from": 0, "steady": true}', "it has no measurements"),
+        (" " * 2**20 + "{}", "it is larger than 1048576 bytes"),
         ('{"sizes": [], "fails_from": "8", "steady": true}', "it is not what"),
         ('{"sizes": [], "fails_from": true, "steady": true}', "it is not what"),
         ('{"sizes": [1], "fails_from": 8, "steady": true}', "it is not what"),

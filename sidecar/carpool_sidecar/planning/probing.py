@@ -199,23 +199,23 @@ class Kept(NamedTuple):
 
 
 def read(text: bytes) -> Kept:
-    """What `probe --json` or `doctor --json` printed; raises `ValueError` for anything else."""
-    is_measured = True
+    """What `probe --json` or `doctor --json` printed; raises `ValueError` for anything else or without measurements."""
+    sizes: Sequence[tuple[int, int]] = ()
     try:
         found = json.loads(text)
         found = found.get("probe", found)
-        is_measured = found is not None
-        sizes = [(each["instances"], each["other_differences"]) for each in found["sizes"]]
-        kept = Kept(
-            found.get("max_batch_size"), found["fails_from"] or None, found["steady"] and any(n for _, n in sizes)
-        )
-        is_right = all(each is None or (type(each) is int and each > 0) for each in kept[:2])
+        is_right = found is None
+        if not is_right:
+            sizes = [(each["instances"], each["other_differences"]) for each in found["sizes"]]
+            changes = found["steady"] and any(n for _, n in sizes)
+            kept = Kept(found.get("max_batch_size"), found["fails_from"] or None, changes)
+            is_right = all(each is None or (type(each) is int and each > 0) for each in kept[:2])
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         is_right = False
-    if not is_measured:
-        raise ValueError("it has no measurements: `doctor` has to be given requests to measure, without --ask-only")
     if not is_right:
         raise ValueError("it is not what `carpool-sidecar probe --json` or `doctor --json` prints")
+    if not sizes:
+        raise ValueError("it has no measurements: no request was sent, or none was answered")
     return kept
 
 
