@@ -102,6 +102,21 @@ def test_what_was_measured_becomes_settings() -> None:
     assert "carpool-sidecar --component-port 8080 --max-batch-size 64" in text
 
 
+def test_a_port_that_was_reached_through_loopback_is_said_to_be_perhaps_another_in_the_pod() -> None:
+    found = examination.examine(identity.Identity(v1_models=("m",)), (), {})
+    for url in ("http://127.0.0.1:9999", "http://localhost:9999", "http://[::1]:9999"):
+        assert "--component-port is the one on which it listens in its pod" in examination.report(found, url, 9999)
+    assert "in its pod" not in examination.report(found, "http://10.0.0.7:9999", 9999)
+
+
+def test_a_server_of_which_only_the_rules_are_known_is_told_with_them() -> None:
+    found = examination.examine(identity.Identity("vLLM"), (), {})
+    text = examination.report(found, "http://h", 80)
+    assert "nothing yet: by what its models do, one of these rules:" in text
+    assert "openai-embeddings" in text.rpartition("what to set")[2]
+    assert "rule of your own" not in text.rpartition("what to set")[2]
+
+
 def test_a_path_that_only_was_measured_is_batched_by_what_measured_it() -> None:
     found = examination.judge(
         examination.examine(identity.Identity(), (), {}), "/v1/models/m:predict", "v1", measured(0.010, 0.0001), False

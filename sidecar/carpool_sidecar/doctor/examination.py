@@ -6,6 +6,7 @@ for programs.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.lists import rules
 
 V1, V2 = "v1", "v2"
+_LOOPBACK = re.compile(r"http://(127\.|localhost\b|\[::1\])", re.IGNORECASE)
 
 
 class Usual(NamedTuple):
@@ -197,10 +199,10 @@ def report(found: Examination, url: str, port: int) -> str:
         lines += [f"  carpool-sidecar doctor {address} --body FILE FILE"]
     if found.warnings:
         lines += ["", "what to look at", *(f"  - {text}" for text in found.warnings)]
-    return "\n".join([*lines, "", *_what_to_set(found, port)])
+    return "\n".join([*lines, "", *_what_to_set(found, url, port)])
 
 
-def _what_to_set(found: Examination, port: int) -> Iterator[str]:
+def _what_to_set(found: Examination, url: str, port: int) -> Iterator[str]:
     if found.buys is False:
         yield "what to set\n  nothing: it is as well off without the sidecar"
         return
@@ -208,7 +210,9 @@ def _what_to_set(found: Examination, port: int) -> Iterator[str]:
         yield f"what to set\n  nothing yet: requests to {found.measured} are not answered"
         return
     if not found.lists and not any(kind.by for kind in found.kinds):
-        yield "what to set\n  nothing yet: no request of its is batched without a rule of your own"
+        known = ", ".join(found.who.known.rules)
+        needed = f"by what its models do, one of these rules: {known}" if known else ""
+        yield f"what to set\n  nothing yet: {needed or 'no request of its is batched without a rule of your own'}"
         return
     yield f'label of the pod template or InferenceService\n  {model_servers.PREFIX}inject: "true"\n'
     chosen = found.settings
@@ -218,6 +222,8 @@ def _what_to_set(found: Examination, port: int) -> Iterator[str]:
         yield ""
     flags = "".join(f" --{name} {shlex.quote(value)}" for name, value in chosen.items())
     yield f"or without an injector\n  carpool-sidecar --component-port {port}{flags}"
+    if _LOOPBACK.match(url):
+        yield "  where that port is forwarded, --component-port is the one on which it listens in its pod"
 
 
 def values(found: Examination) -> dict[str, Any]:
