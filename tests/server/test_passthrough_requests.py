@@ -236,3 +236,30 @@ async def test_a_body_that_breaks_before_it_was_known_who_answers_is_refused_at_
     writer.write(b"GET /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\nZZ\r\n")
     async with asyncio.timeout(10):
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "connections"),
+    [(b"GET", b"", 1), (b"GET", b"abc", 2), (b"HEAD", b"abc", 2), (b"DELETE", b"abc", 2), (b"POST", b"abc", 1)],
+)
+async def test_nothing_follows_a_body_that_a_server_may_not_expect_on_its_connection(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, method: bytes, body: bytes, connections: int
+) -> None:
+    opened: list[Writer] = []
+
+    async def script(reader: Reader, writer: Writer) -> None:
+        opened.append(writer)
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            await reader.readexactly(len(body) if head.startswith(method) else 0)
+            writer.write(EMPTY)
+
+    _, port = await proxy_front(await proxy_predictor(script))
+    reader, writer = await proxy_connect(port)
+    async with asyncio.timeout(10):
+        for request in (
+            method + b" /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body) + body,
+            b"OPTIONS /y HTTP/1.1\r\nHost: h\r\n\r\n",
+        ):
+            writer.write(request)
+            await reader.readuntil(b"\r\n\r\n")
+    assert len(opened) == connections

@@ -127,10 +127,14 @@ class Connection(connection.Pooled):
 
     # --- the request -------------------------------------------------------------------------------------------
 
-    def take(self, receiver: Receiver, is_head: bool) -> None:
-        """Carry a request for this receiver from now on; `is_head` if its method is HEAD."""
+    def take(self, receiver: Receiver, is_head: bool, is_last: bool) -> None:
+        """Carry a request for this receiver from now on; `is_head` if its method is HEAD.
+
+        If it `is_last`, no other request follows it.
+        """
         self._receiver = receiver
         self._is_whole = False
+        self._is_spent = is_last
         self._begin_anew()
         self._is_head = is_head
 

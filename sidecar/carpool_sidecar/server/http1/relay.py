@@ -35,6 +35,8 @@ LINGER_SECONDS: Final = 5.0
 _IDEMPOTENT: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 # Of others the length is told, though it may be 0 (RFC 9110, 8.6).
 _WITHOUT_BODY: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+# A server that does not expect a body may leave it unread, and take it for the next request.
+_WITHOUT_BODY_MOSTLY: Final[frozenset[str]] = _WITHOUT_BODY | {"DELETE"}
 # These have no body, whatever their heads say (RFC 9112, 6.3).
 _BODILESS: Final[frozenset[int]] = frozenset({204, 304})
 _CONTINUE: Final = 100
@@ -135,17 +137,21 @@ class Relay:
     def _connect(self) -> None:
         free = self._relays.streams.take()
         if free is not None:
-            self._connection = free
-            free.take(self, self._exchange.head.method == "HEAD")
+            self._use(free)
         else:
             self._opening = self._relays.streams.open(self._opened, self.failed)
 
     def _opened(self, opened: streaming.Connection) -> None:
         self._opening = None
-        self._connection = opened
-        opened.take(self, self._exchange.head.method == "HEAD")
+        self._use(opened)
         self.settled()
         self._exchange.want(not opened.is_full)
+
+    def _use(self, connection: streaming.Connection) -> None:
+        self._connection = connection
+        head = self._exchange.head
+        is_odd = head.length != 0 and head.method in _WITHOUT_BODY_MOSTLY
+        connection.take(self, head.method == "HEAD", is_last=is_odd)
 
     # --- the request -------------------------------------------------------------------------------------------
 
