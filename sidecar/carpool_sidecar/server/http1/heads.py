@@ -20,7 +20,7 @@ from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
-from carpool_sidecar.server.http1 import head_lines
+from carpool_sidecar.server.http1 import head_lines, messages
 
 MAX_HEAD: Final = 16 * 1024
 """Bytes of a head; longer ones are no plain requests, and are not handed in here."""
@@ -276,6 +276,8 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
     try:
         parser.feed_data(text)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    if messages.is_of_other_protocol(text):
         return None
     if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
         return None

@@ -39,7 +39,6 @@ _SINGLE: Final[frozenset[str]] = frozenset(
     }
 )  # fmt: skip
 _TLS: Final = b"\x16\x03"
-# The parser also knows RTSP and ICE.
 _OTHER_PROTOCOL = re.compile(rb"[\r\n]*\S+ +\S+ +(?:RTSP|ICE)/")
 # RFC 9112, 7.1. A size that is longer is larger than any body; extensions are ignored, in bounds.
 _SIZE = re.compile(rb"0*[0-9A-Fa-f]{1,15}")
@@ -117,7 +116,7 @@ def read_head(text: bytes) -> RequestHead:
         raise Malformed(_words(text, error)) from None
     finally:
         collector.parser = None
-    if not collector.is_complete or _OTHER_PROTOCOL.match(text):
+    if not collector.is_complete or is_of_other_protocol(text):
         raise Malformed("this is no request of HTTP/1.1")
     found = [(name.decode(errors="surrogateescape"), _text(value)) for name, value in collector.fields]
     headers = CIMultiDict(found)
@@ -132,6 +131,11 @@ def read_head(text: bytes) -> RequestHead:
     length = None if chunked else int(headers.get("Content-Length", "").strip(" \t").lstrip("0") or "0")
     keep_alive = collector.keep_alive and not _may_be_misread(method, version, headers, length)
     return RequestHead(method, target, version, headers, length, keep_alive)
+
+
+def is_of_other_protocol(head: bytes) -> bool:
+    """Whether a head is one of RTSP or ICE, which the parser reads as well."""
+    return _OTHER_PROTOCOL.match(head) is not None
 
 
 def _may_be_misread(method: str, version: Version, headers: CIMultiDict[str], length: int | None) -> bool:
