@@ -186,15 +186,11 @@ def _parser() -> argparse.ArgumentParser:
         prog=PROG,
         description="Say what a running predictor is, what batching buys there, what is dangerous, and what to set.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--url", default="http://127.0.0.1:8080", metavar="URL", help="the predictor's own address (%(default)s)")
     add("--path", type=_path, metavar="PATH", help="path of requests to measure; else of the first that can be made up")
     add("--body", nargs="+", default=[], type=arguments.body, metavar="FILE", help=arguments.BODY)
-    add("--lists", nargs="+", default=[], metavar="RULES", help="rules for other paths than those of v1 and v2")
-    add("--header", action="append", default=[], type=arguments.header, metavar="NAME: VALUE", help=arguments.HEADER)
     add(
         "--seconds",
         type=arguments.number(0.1, 600),
@@ -202,9 +198,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="no size is begun later (%(default)g)",
     )
-    add(
-        "--timeout", type=arguments.number(0.001, 3600), default=60.0, metavar="SECONDS", help="of a call (%(default)g)"
-    )
     add("--ask-only", action="store_true", help="measure nothing")
-    add("--json", action="store_true", help="print JSON")
+    arguments.add_for_calls(parser)
     return parser

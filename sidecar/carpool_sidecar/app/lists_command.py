@@ -10,11 +10,12 @@ import argparse
 import sys
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from carpool.program import settings
 from carpool.scheduling import messages
 from carpool_sidecar import errors
+from carpool_sidecar.planning import arguments
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import codec, rules
 
@@ -162,12 +163,10 @@ def _bytes(name: str) -> bytes:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = arguments.Parser(
         prog=PROG,
         description="Show the rules of --lists, or try them on recorded requests. Nothing is sent.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("rules", nargs="*", metavar="RULES", help="names of built-in rules, YAML files, or YAML, as for --lists")
@@ -175,8 +174,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--request", nargs="+", default=[], metavar="FILE", help="bodies of requests; - is standard input")
     add("--answer", metavar="FILE", help="body of the server's answer to the call that they become")
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        settings.fail(self.prog, message)

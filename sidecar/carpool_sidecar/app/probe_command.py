@@ -63,14 +63,10 @@ def _parser() -> argparse.ArgumentParser:
         prog=PROG,
         description="Send recorded requests alone and in batches to a predictor: what batching buys, where it fails.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--url", required=True, metavar="URL", help="the predictor's own address, with the path that callers use")
     add("--body", required=True, nargs="+", type=arguments.body, metavar="FILE", help=arguments.BODY)
-    add("--lists", nargs="+", default=[], metavar="RULES", help="rules for other paths than those of v1 and v2")
-    add("--header", action="append", default=[], type=arguments.header, metavar="NAME: VALUE", help=arguments.HEADER)
     add(
         "--largest",
         type=arguments.whole(1, 4096),
@@ -78,8 +74,5 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="most requests in a batch (%(default)s)",
     )
-    add(
-        "--timeout", type=arguments.number(0.001, 3600), default=60.0, metavar="SECONDS", help="of a call (%(default)g)"
-    )
-    add("--json", action="store_true", help="print JSON")
+    arguments.add_for_calls(parser)
     return parser

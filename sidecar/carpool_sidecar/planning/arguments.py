@@ -19,7 +19,11 @@ _PATIENCE = 1.0  # seconds without a word
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one line and exits with status 2."""
+    """Tells what is wrong in one line and exits with status 2. The epilog is shown as it is written."""
+
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         settings.fail(self.prog, message.removeprefix("argument "))
@@ -52,7 +56,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 BODY = "bodies of requests; - is standard input"
-HEADER = "a header of the calls; may be repeated"
 
 
 def body(name: str) -> tuple[str, bytes]:
@@ -69,6 +72,16 @@ def header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise argparse.ArgumentTypeError(f"got {text!r}: must be NAME: VALUE")
     return name.strip(), value.strip()
+
+
+def add_for_calls(parser: argparse.ArgumentParser) -> None:
+    """What commands that call a predictor take besides the requests: rules, headers, a timeout, and how to print."""
+    add = parser.add_argument
+    add("--lists", nargs="+", default=[], metavar="RULES", help="rules for other paths than those of v1 and v2")
+    repeated = "a header of the calls; may be repeated"
+    add("--header", action="append", default=[], type=header, metavar="NAME: VALUE", help=repeated)
+    add("--timeout", type=number(0.001, 3600), default=60.0, metavar="SECONDS", help="of a call (%(default)g)")
+    add("--json", action="store_true", help="print JSON")
 
 
 def recording(name: str) -> document.Recording:

@@ -58,8 +58,6 @@ def _parser() -> argparse.ArgumentParser:
         prog=PROG,
         description="How many pods (replicas of predictor and sidecar) a load needs, found by simulation.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add, number, whole = parser.add_argument, arguments.number, arguments.whole
     add("--rate", metavar="X", type=number(1e-3, 1e9), help="requests a second, of all pods")
