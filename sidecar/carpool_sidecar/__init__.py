@@ -53,7 +53,7 @@ histograms are kept as `carpool.measures` does.
 | `server.http1.handler.CollectedBody` | what came of a body and was not read | its exchange; its reader |
 | `server.http1.relay.Relays` | open tunnels, whether it is closed | relays; `close_tunnels` |
 | `server.http1.relay.Relay` | a request and its answer, as far as they are not passed on | both connections |
-| `server.http1.requests.FastRequests` | when an answer was last made, how many came | requests; answers |
+| `server.http1.requests.PlainRequests` | when an answer was last made, how many came | requests; answers |
 | `server.grpc.service.GrpcService` | trailers of the latest batch, what its call was tagged with | answers; calls |
 | `server.grpc.service.InferCall` | the message, the one thing that the call waits for | its stream; answers |
 | `server.grpc.heads.HeadReader` | heads by their fields | each call |

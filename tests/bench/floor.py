@@ -130,10 +130,10 @@ async def own_microseconds(
         drain.Lifecycle(core.ledger),
         counters,
     )
-    fast_requests = requests.FastRequests(rules, calls_driver, clock)
+    plain_requests = requests.PlainRequests(rules, calls_driver, clock)
     limit = connection_limit.ConnectionLimit(_BATCH, lambda: None)
     nobody = cast(connections.Handler, None)  # all requests are plain
-    server = http1.Server(chosen, fast_requests, nobody, limit)
+    server = http1.Server(chosen, plain_requests, nobody, limit)
     opened = [connections.Connection(server) for _ in range(_BATCH)]
     for connection in opened:
         connection.connection_made(Silent())

@@ -149,7 +149,7 @@ def open_connections(
     relays = relay.Relays(streams or streaming.Streams("http://127.0.0.1:1", 5.0), lambda: False, lambda status: None)
     outcomes = predict.Outcomes(site.driver)
     answering = handler.Handler(rules, outcomes, relays, cast(readiness.Readiness, None))  # nobody probes
-    plain = requests.FastRequests(rules, site.driver, time.monotonic)
+    plain = requests.PlainRequests(rules, site.driver, time.monotonic)
     server = http1.Server(site.settings, plain, answering, limit)
     opened = [connections.Connection(server) for _ in transports]
     for each, transport in zip(opened, transports, strict=True):

@@ -1,4 +1,4 @@
-"""Ordinary and odd requests on one connection, which goes back and forth between the servers of the fast lane."""
+"""Ordinary and odd requests on one connection, which goes back and forth between two ways to read them."""
 
 from __future__ import annotations
 

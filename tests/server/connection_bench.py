@@ -263,7 +263,7 @@ class Bench:
         self.metrics = metrics.Metrics()
         limits = self.settings.scheduler_limits
         self.rules = predict.PredictRules(self.settings, limits, self.bodies, ways, self.life, self.metrics)
-        self.requests = requests.FastRequests(self.rules, self.driver, lambda: self.now)
+        self.requests = requests.PlainRequests(self.rules, self.driver, lambda: self.now)
         self.reader: heads.Reader | None = heads.Reader(self.rules)
         self.handler: connections.Handler = Handler()
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout

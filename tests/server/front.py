@@ -33,7 +33,7 @@ async def serving(
     """A server that batches nothing, and its port."""
     settings = config.Settings(policy="window", enable_batcher=False, **chosen)
     clock = asyncio.get_running_loop().time
-    plain = requests.FastRequests(rules_of(settings, memory), connection_bench.Driver(memory), clock)
+    plain = requests.PlainRequests(rules_of(settings, memory), connection_bench.Driver(memory), clock)
     limit = connection_limit.ConnectionLimit(1000, lambda: None)
     server = http1.Server(settings, plain, answering, limit)
     port = loopback.free_port()

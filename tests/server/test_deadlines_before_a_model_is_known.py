@@ -12,7 +12,7 @@ from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import models
 from carpool_sidecar.server import predict
 from tests.server.connection_bench import Bench, post, settle
-from tests.server.test_fast_connections_v2 import BODY, INFER, Predictor, answer, infer
+from tests.server.test_connections_v2 import BODY, INFER, Predictor, answer, infer
 
 pytestmark = pytest.mark.looptime
 ASKED = routes.Match(models.ModelName("m", ""), "v2")

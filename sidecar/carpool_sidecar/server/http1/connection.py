@@ -75,7 +75,7 @@ class Handler(Protocol):
 class Port(Protocol):
     """What connections share. Without a `reader` there are no plain predict requests."""
 
-    requests: requests.FastRequests
+    requests: requests.PlainRequests
     reader: heads.Reader | None
     handler: Handler
     keep_alive: float

@@ -42,7 +42,7 @@ class FastRequest(calls.Call):
         return self.connection.peer
 
 
-class FastRequests:
+class PlainRequests:
     """Makes calls of requests and answers of outcomes.
 
     `now` is when that last happened, on `clock`, and `submitted` how many calls were put in the queue.

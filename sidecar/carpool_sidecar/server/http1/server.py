@@ -33,7 +33,7 @@ class Server:
     def __init__(
         self,
         chosen: config.Settings,
-        plain: requests.FastRequests,
+        plain: requests.PlainRequests,
         handler: connections.Handler,
         limit: connection_limit.ConnectionLimit,
     ) -> None:
