@@ -263,3 +263,20 @@ async def test_nothing_follows_a_body_that_a_server_may_not_expect_on_its_connec
             writer.write(request)
             await reader.readuntil(b"\r\n\r\n")
     assert len(opened) == connections
+
+
+async def test_a_body_that_breaks_behind_its_answer_ends_the_connection_without_another(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    async def script(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(EMPTY)
+        await reader.read()
+
+    _, port = await proxy_front(await proxy_predictor(script))
+    reader, writer = await proxy_connect(port)
+    writer.write(b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
+    async with asyncio.timeout(10):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"ZZ\r\n")
+        assert await reader.read() == b""

@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         self._waiting: Cancellable | None = None
         self._working: turns.Work | None = None
         self._is_reading = True
-        self._pending: list[requests.FastRequest] = []  # few at most, and mostly one
+        self._pending: list[requests.PlainRequest] = []  # few at most, and mostly one
         self._unsent = self._unsent_bytes = 0
         self._is_parting = self._is_paused = self._is_refusing = False
         self._touched = self._came = port.requests.clock()
@@ -401,7 +401,7 @@ class Connection(asyncio.Protocol):
         self._submit_large(body, parts, request, following)
 
     def _submit_large(
-        self, body: progress.PartialBody, parts: list[bytes], request: requests.FastRequest | None, following: bytes
+        self, body: progress.PartialBody, parts: list[bytes], request: requests.PlainRequest | None, following: bytes
     ) -> None:
         if request is None:
             self._begin_exchange(body.text, b"".join([*parts, following]))
@@ -483,9 +483,9 @@ class Connection(asyncio.Protocol):
         except messages.Malformed as error:
             was_answered = asked.is_answered
             asked.break_body(str(error))
-            if was_answered:
+            if was_answered:  # nobody asked for another
                 self._exchange = None
-                self._end_in_turn(b"", _malformed(error))
+                self._part()
             return
         if asked.is_answered and asked.reader.is_complete:
             self._exchange = None
@@ -645,7 +645,7 @@ class Connection(asyncio.Protocol):
 
     # --- answers -----------------------------------------------------------------------------------------------
 
-    def answered(self, request: requests.FastRequest, message: bytes, body: bytes, close: bool) -> None:
+    def answered(self, request: requests.PlainRequest, message: bytes, body: bytes, close: bool) -> None:
         """Send `message` and `body` when it is their turn, then end the connection if told so."""
         if self._state is _ENDED:
             return  # the client left between its answer's making and its turn
@@ -676,7 +676,7 @@ class Connection(asyncio.Protocol):
         if self._state is _HELD and not pending:
             self.look_what_to_read()
 
-    def is_last(self, request: requests.FastRequest) -> bool:
+    def is_last(self, request: requests.PlainRequest) -> bool:
         """Whether no request came after this one."""
         return not self._pending or self._pending[-1] is request
 

@@ -23,12 +23,12 @@ class Connection(Protocol):
     @property
     def peer(self) -> Hashable: ...
 
-    def answered(self, request: FastRequest, message: bytes, body: bytes, close: bool) -> None: ...
+    def answered(self, request: PlainRequest, message: bytes, body: bytes, close: bool) -> None: ...
 
-    def is_last(self, request: FastRequest) -> bool: ...
+    def is_last(self, request: PlainRequest) -> bool: ...
 
 
-class FastRequest(calls.Call):
+class PlainRequest(calls.Call):
     """A request of one connection. `started` is when it came, `message` waits until earlier ones are answered."""
 
     __slots__ = ("connection", "message", "started")
@@ -87,7 +87,7 @@ class PlainRequests:
         started: float,
         payload: interface.Payload | None = None,
         size: int = 0,
-    ) -> FastRequest | None:
+    ) -> PlainRequest | None:
         """Make a call of a request; None if anything speaks against it: whoever answers any request tells what.
 
         Raises `errors.CarpoolError` if it is no predict request, in the words that its client has to be told. The
@@ -121,14 +121,14 @@ class PlainRequests:
         except Exception:
             rules.bug("a request could not be looked at for a reason that is a bug: it goes the way of any other")
             return None
-        request = FastRequest(head, payload, size)
+        request = PlainRequest(head, payload, size)
         request.replier = self
         request.message = None
         request.connection = connection
         request.started = started
         return request
 
-    def submit(self, request: FastRequest, held: ledger.Reservation) -> None:
+    def submit(self, request: PlainRequest, held: ledger.Reservation) -> None:
         """Put it in the queue and count it; it is answered once, perhaps before this returns."""
         held.add(0, 1)
         self.submitted += 1
@@ -147,7 +147,7 @@ class PlainRequests:
         list_name, members = about.list_name, about.members
         is_plain = timings is None and not self.rules.life.parting  # the connection may have to close
         for call, pieces in answers:
-            request: FastRequest = call  # type: ignore[assignment]
+            request: PlainRequest = call  # type: ignore[assignment]
             try:
                 form, message, body = request.response_format, None, b""
                 if not is_plain:
@@ -172,7 +172,7 @@ class PlainRequests:
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Implements `driver.Replier`."""
-        self._tell(cast(FastRequest, call), error)
+        self._tell(cast(PlainRequest, call), error)
 
     def refused(self, error: errors.CarpoolError, started: float) -> tuple[bytes, bool]:
         """The answer to a request that `accept` refused, and whether the connection ends behind it."""
@@ -185,7 +185,7 @@ class PlainRequests:
         """The answer to a request that began at `since` and is not waited for any more."""
         return b"".join(responses.render(self.rules.refusal(error, self.clock() - since), close=True))
 
-    def _tell(self, request: FastRequest, outcome: calls.Outcome) -> None:
+    def _tell(self, request: PlainRequest, outcome: calls.Outcome) -> None:
         """Tell the caller any outcome."""
         rules, is_v1 = self.rules, request.response_format is None
         self.now = self.clock()
