@@ -56,7 +56,7 @@ help: ## upkeep: list these words
 
 .PHONY: demo
 demo: $(if $(wildcard $(VENV)/.demo),,first-demo) $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.demo ## try: a real model, with and without the sidecar: what batching buys
-	@$(py) -m tests.bench.demo
+	@$(py) -m benchmarks.demo
 
 .PHONY: test
 test: $(VENV)/.tests ## change: run the tests on all cores (ARGS="tests/scheduling -k cancel" runs some of them, in one process)
@@ -88,23 +88,23 @@ type: $(VENV)/.tests ## change: check types
 
 .PHONY: bench
 bench: $(VENV)/.tests ## measure: measure throughput, latency, CPU and memory of the sidecar
-	@$(py) -m tests.bench $(ARGS)
+	@$(py) -m benchmarks $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(VENV)/.tests ## measure: measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
-	@$(py) -m tests.bench.peers $(ARGS)
+	@$(py) -m benchmarks.peers $(ARGS)
 
 .PHONY: bench-library
 bench-library: $(VENV)/.tests ## measure: measure batched functions beside batched, async-batcher, Ray Serve and others (ARGS="--quick --only zero")
-	@$(py) -m tests.bench.library $(ARGS)
+	@$(py) -m benchmarks.library $(ARGS)
 
 .PHONY: bench-gpu
 bench-gpu: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.gpu ## measure: measure on a GPU: what batching buys, the policy, the sidecar alone (ARGS="--only minilm --plan")
-	@$(py) -m tests.bench.gpu $(ARGS)
+	@$(py) -m benchmarks.gpu $(ARGS)
 
 .PHONY: attack
 attack: $(VENV)/.tests ## measure: attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
-	@$(py) -m tests.attack $(ARGS)
+	@$(py) -m benchmarks.attack $(ARGS)
 
 .PHONY: collector
 collector: $(VENV)/.tests ## with real programs: build OpenTelemetry's collector (once, with Go) and run the tests of tracing with it
@@ -165,7 +165,7 @@ e2e-smoke: $(VENV)/.tests ## cluster: run the short end-to-end tests: the way fr
 
 .PHONY: sim
 sim: $(VENV)/.tests ## measure: simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
-	@$(py) -m tests.sim $(ARGS)
+	@$(py) -m benchmarks.sim $(ARGS)
 
 .PHONY: e2e-triton
 e2e-triton: $(VENV)/.tests ## with real programs: run the tests with a real Triton and a real MLServer behind the sidecar
@@ -203,8 +203,8 @@ lock: $(py) $(own_uv) ## upkeep: pin all requirements again (UPGRADE=1: to newer
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 	@$(compile) e2e/page/requirements.in -c tests/requirements.txt -o e2e/page/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
-	@$(compile) tests/bench/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o tests/bench/demo.txt
-	@$(compile) tests/bench/gpu/requirements.in -o tests/bench/gpu/requirements.txt
+	@$(compile) benchmarks/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o benchmarks/demo.txt
+	@$(compile) benchmarks/gpu/requirements.in -o benchmarks/gpu/requirements.txt
 	@for name in clients mlflow tables; do $(compile) e2e/lists/requirements/$$name.in -o e2e/lists/requirements/$$name.txt; done
 	@for name in embedder kserve; do $(compile) e2e/lists/requirements/$$name.in -c predictor/requirements.txt \
 	  -o e2e/lists/requirements/$$name.txt; done
@@ -290,12 +290,12 @@ $(VENV)/.workflows: .ci/workflows.txt | $(py) $(own_uv)
 	@$(install) --require-hashes -r $<
 	@touch $@
 
-$(VENV)/.demo: tests/bench/demo.txt | $(VENV)/.tests
+$(VENV)/.demo: benchmarks/demo.txt | $(VENV)/.tests
 	@printf 'set-up: installing %s pinned packages for the demo\n' "$$(grep -c '^[a-z].*==' $<)"
 	@$(install) --require-hashes -r $<
 	@touch $@
 
-$(VENV)/.gpu: tests/bench/gpu/requirements.txt | $(VENV)/.tests
+$(VENV)/.gpu: benchmarks/gpu/requirements.txt | $(VENV)/.tests
 	@printf 'set-up: installing %s pinned packages for the benchmark on a GPU\n' "$$(grep -c '^[a-z].*==' $<)"
 	@$(install) --require-hashes -r $<
 	@touch $@

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests import loopback
-from tests.attack import __main__ as program
-from tests.attack import (
+from benchmarks.attack import __main__ as program
+from benchmarks.attack import (
     attack,
     attacker,
     backend,
@@ -29,6 +28,7 @@ from tests.attack import (
     verdicts,
     victim,
 )
+from tests import loopback
 from tests.server.grpc.peer import Peer
 
 SECONDS = 5.0
@@ -146,7 +146,7 @@ def test_blocks_say_the_fields_wherever_they_are_sent() -> None:
 
 
 def test_every_attack_has_a_name_of_its_own_and_can_be_chosen() -> None:
-    from tests.attack.kinds import calls, floods, garbage, heads, http, hung, streams, unread
+    from benchmarks.attack.kinds import calls, floods, garbage, heads, http, hung, streams, unread
 
     kinds = (calls, floods, garbage, heads, http, hung, streams, unread)
     assert len(catalogue.ALL) == sum(len(kind.ATTACKS) for kind in kinds) > 60

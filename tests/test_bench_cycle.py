@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from benchmarks import cycle
 from carpool_predictor import model
 from carpool_predictor.models import echo
-from tests.bench import cycle
 
 
 def seen(number: int, sent: list[float]) -> list[cycle.Seen]:

@@ -10,7 +10,7 @@ from aiohttp import test_utils, web
 
 pytest.importorskip("openai", reason="openai is missing: `make demo` installs it")
 
-from tests.bench import answers, demo_openai
+from benchmarks import answers, demo_openai
 
 Serve = Callable[[web.Application], Awaitable[test_utils.TestServer]]
 

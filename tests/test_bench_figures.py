@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from benchmarks import answers, bodies, cells, client, demo_view, load, metrics, report, simulated, stand, wrk
 from carpool_sidecar.planning import engine
-from tests.bench import answers, bodies, cells, client, demo_view, load, metrics, report, simulated, stand, wrk
 
 WRK_OUTPUT = """\
 Running 8s test @ http://127.0.0.1:9081/v1/models/echo:predict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tests.bench import floor
+from benchmarks import floor
 
 
 async def test_what_a_request_costs_is_measured_in_full_batches_whatever_else_the_machine_does(caplog):

@@ -18,12 +18,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench import load, wrk
-from tests.bench.gpu import __main__ as program
-from tests.bench.gpu import buys, callers, chart, gauges, measuring, policy, results, stub, systems, tables
+from benchmarks import load, wrk
+from benchmarks.gpu import __main__ as program
+from benchmarks.gpu import buys, callers, chart, gauges, measuring, policy, results, stub, systems, tables
 
 FACTS = {
-    "command": "python -m tests.bench.gpu",
+    "command": "python -m benchmarks.gpu",
     "date": "2026-11-23T03:00:00+00:00",
     "commit": "0123456789abcdef",
     "uncommitted_changes": False,
@@ -183,7 +183,7 @@ async def test_the_latencies_of_a_closed_loop_are_those_of_its_good_answers(aioh
 
 @contextlib.contextmanager
 def stubs() -> Iterator[systems.Running]:
-    from tests.bench.gpu import ceiling
+    from benchmarks.gpu import ceiling
 
     with ceiling._stubs([None, None], [b'{"instances":["a"]}', b'{"instances":["b","c"]}']) as running:
         yield running
@@ -343,7 +343,7 @@ def test_a_row_that_failed_or_whose_client_was_late_says_so_and_meets_no_target(
 
 def test_the_page_has_every_table_and_names_each_run_once() -> None:
     page = program.markdown(SECTIONS)
-    assert page.count("`python -m tests.bench.gpu`") == 1
+    assert page.count("`python -m benchmarks.gpu`") == 1
     for title in ("Targets", "Without and with the sidecar", "S(n)", "Precisions", "80% of 1,000 req/s"):
         assert f"**{title}" in page
     assert "| 128, with | 12,500 | 12.5x |" in page
@@ -352,9 +352,9 @@ def test_the_page_has_every_table_and_names_each_run_once() -> None:
 
 
 def test_a_run_is_named_by_its_command_without_places_and_by_a_commit_that_has_no_changes() -> None:
-    run = FACTS | {"command": "python -m tests.bench.gpu --only a --json /x/a.json --out /x"}
+    run = FACTS | {"command": "python -m benchmarks.gpu --only a --json /x/a.json --out /x"}
     assert results.heading(run).startswith(
-        "`python -m tests.bench.gpu --only a`, 2026-11-23T03:00:00+00:00, 0123456789ab;"
+        "`python -m benchmarks.gpu --only a`, 2026-11-23T03:00:00+00:00, 0123456789ab;"
     )
     assert "0123456789ab" not in results.heading(run | {"uncommitted_changes": True})
     assert "no GPU" in results.heading(run | {"gpu": {}, "commit": None})

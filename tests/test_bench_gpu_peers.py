@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from benchmarks import load, processes, wrk
+from benchmarks.gpu import gauges, measuring, systems
+from benchmarks.gpu.peers import __main__ as program
+from benchmarks.gpu.peers import comparison, contenders, tables
+from benchmarks.peers import environments
 from tests import loopback
-from tests.bench import load, processes, wrk
-from tests.bench.gpu import gauges, measuring, systems
-from tests.bench.gpu.peers import __main__ as program
-from tests.bench.gpu.peers import comparison, contenders, tables
-from tests.bench.peers import environments
 
 # Answers each sentence with numbers of its own; started with "mixed", it gives everybody those of one sentence.
 SERVE = """

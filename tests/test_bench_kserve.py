@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.peers import kserve, peer, python_servers
+from benchmarks.peers import kserve, peer, python_servers
 
 MODEL = peer.Model(fixed_ms=10, per_row_ms=0.1, max_batch=16, wait_ms=5)
 

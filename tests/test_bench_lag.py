@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.bench import bodies, cells, client, heavy, lag, lag_traffic, load, metrics, report
-from tests.bench.peers import poisson, stub
+from benchmarks import bodies, cells, client, heavy, lag, lag_traffic, load, metrics, report
+from benchmarks.peers import poisson, stub
 
 PAGE = """\
 # HELP lag_seconds Lag.

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench.library import __main__ as program
-from tests.bench.library import cells, chart, comparison, runs, systems, tables, targets
-from tests.bench.library.inside import arrivals, bare_batching, usage
-from tests.bench.peers import environments
+from benchmarks.library import __main__ as program
+from benchmarks.library import cells, chart, comparison, runs, systems, tables, targets
+from benchmarks.library.inside import arrivals, bare_batching, usage
+from benchmarks.peers import environments
 
 ZERO = next(cell for cell in cells.CELLS if cell.name == "zero-asyncio-64")
 HALF = next(cell for cell in cells.CELLS if cell.name == "load-50")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench.lists import cells, stub, traffic
+from benchmarks.lists import cells, stub, traffic
 
 KINDS = pytest.mark.parametrize("kind", [traffic.V1, traffic.OpenAI])
 MARKS = pytest.mark.parametrize("mark", [traffic.SHORT, traffic.LONG])

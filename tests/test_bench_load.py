@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import test_utils, web
 
-from tests.bench import bodies, client, demo, load
+from benchmarks import bodies, client, demo, load
 
 Serve = Callable[[web.Application], Awaitable[test_utils.TestServer]]
 PATH = "/predict"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.bench import longest
+from benchmarks import longest
 
 
 @pytest.mark.parametrize("is_nested", [True, False])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench import own
+from benchmarks import own
 
 
 @pytest.mark.parametrize("cell", own.CELLS)

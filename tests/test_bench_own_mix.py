@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import uvloop
 
-from tests.bench import own_mix
+from benchmarks import own_mix
 
 
 @pytest.mark.parametrize("cell", own_mix.CELLS)

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import carpool_sidecar
-from tests import loopback
-from tests.bench import bodies, processes
-from tests.bench.peers import (
+from benchmarks import bodies, processes
+from benchmarks.peers import (
     carpool,
     cells,
     chart,
@@ -32,6 +31,7 @@ from tests.bench.peers import (
     stub,
     tables,
 )
+from tests import loopback
 
 SERVE = """
 import http.server, sys
@@ -105,7 +105,7 @@ class TestWhoTakesPart:
             registry.select(registry.find().peers, ["moses"])
 
     def test_a_module_that_cannot_be_used_is_named_and_the_others_still_run(self) -> None:
-        field = registry.find(["tests.bench.peers.nobody", "tests.bench.peers.peer"])
+        field = registry.find(["benchmarks.peers.nobody", "benchmarks.peers.peer"])
         assert set(field.absent) == {"nobody", "peer"}
         assert {each.name for each in field.peers} >= {"mosec", "Carpool window"}
 

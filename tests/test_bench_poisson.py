@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench import client, load
-from tests.bench.peers import poisson
+from benchmarks import client, load
+from benchmarks.peers import poisson
 
 REQUEST = client.post("127.0.0.1", "/predict", b"[1]")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n[1]"

@@ -8,8 +8,8 @@ import sys
 import psutil
 import pytest
 
+from benchmarks import processes
 from tests import loopback
-from tests.bench import processes
 
 SERVE = """
 import http.server, sys

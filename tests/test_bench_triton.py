@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.peers import environments, peer, python_servers, triton
+from benchmarks.peers import environments, peer, python_servers, triton
 
 MODEL = peer.Model(fixed_ms=0, per_row_ms=0, max_batch=16, wait_ms=2.5)
 

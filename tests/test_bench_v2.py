@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench import client, golang, load, wrk
-from tests.bench.peers import peer, samples, triton
-from tests.bench.v2 import before_triton, cells, rpc, run, stand, stub, tables, traffic
+from benchmarks import client, golang, load, wrk
+from benchmarks.peers import peer, samples, triton
+from benchmarks.v2 import before_triton, cells, rpc, run, stand, stub, tables, traffic
 
 # --- what is sent
 

@@ -340,6 +340,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_sidecar.admin_client": {"carpool_sidecar.app", "carpool_sidecar.live"},
     "carpool_sidecar.app.cli": {"carpool_sidecar.__main__"},
     "tests": set(),
+    "benchmarks": set(),
 }
 
 

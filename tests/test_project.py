@@ -20,8 +20,8 @@ OTHERS = (
     ".ci/wheels.txt",
     ".ci/workflows.txt",
     "tests/helm.txt",
-    "tests/bench/demo.txt",
-    "tests/bench/gpu/requirements.txt",
+    "benchmarks/demo.txt",
+    "benchmarks/gpu/requirements.txt",
     "e2e/page/requirements.txt",
 )
 REQUIREMENTS = [*OTHERS, *(f"{part}/requirements.txt" for part in PARTS)]

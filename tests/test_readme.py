@@ -12,7 +12,7 @@ from carpool_sidecar import errors, metrics
 from tests import tables
 
 DOCS = tables.ROOT / "docs"
-FOLDERS = ("docs", "sidecar", "injector", "predictor", "charts", "manifests", "e2e", "tests")
+FOLDERS = ("docs", "sidecar", "injector", "predictor", "charts", "manifests", "e2e", "tests", "benchmarks")
 PAGES = sorted([*tables.ROOT.glob("*.md"), *(page for each in FOLDERS for page in (tables.ROOT / each).rglob("*.md"))])
 LONGEST_README = 150
 

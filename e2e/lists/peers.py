@@ -11,9 +11,9 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from benchmarks.peers import environments
 from e2e.cluster import processes
 from e2e.triton import servers
-from tests.bench.peers import environments
 
 HERE = pathlib.Path(__file__).parent
 REPOSITORY = HERE.parents[1]

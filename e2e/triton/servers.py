@@ -1,6 +1,6 @@
 """Predictors that speak v2, as they are: NVIDIA Triton and MLServer, on free loopback ports.
 
-Both come from packages, each into an environment of its own, pinned, that is made once (`tests.bench.peers`).
+Both come from packages, each into an environment of its own, pinned, that is made once (`benchmarks.peers`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 
+from benchmarks.peers import environments, triton
 from e2e.cluster import processes
 from e2e.triton import repository
 from tests import loopback
-from tests.bench.peers import environments, triton
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import hpack
 
-from tests.attack import frames
+from benchmarks.attack import frames
 
 WAYS = ("whole", "pieces", "chunked", "gzip")
 _PIECE = 50_000

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import processes
 from carpool_injector.core import config, injection, model
 from tests import loopback
-from tests.bench import processes
 from tests.injector import pods
 
 Object = dict[str, Any]

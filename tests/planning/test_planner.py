@@ -8,8 +8,8 @@ import itertools
 
 import pytest
 
+from benchmarks.sim import variants
 from carpool_sidecar.planning import engine, planner, service_times, traffic
-from tests.sim import variants
 
 # Small batches, so that a short run sees many of them.
 QUICK = planner.Effort(short=1_500, long=6_000)

@@ -16,7 +16,7 @@ Script = Callable[[str], ModuleType]
 
 TODAY = datetime.date(2026, 11, 23)
 # Tables of what was measured with a version that stays what it was, and what other people's programs say of themselves.
-NOT_OURS = {"tests/bench/peers/README.md", "tests/doctor/test_identity.py"}
+NOT_OURS = {"benchmarks/peers/README.md", "tests/doctor/test_identity.py"}
 
 
 @pytest.fixture(scope="module")

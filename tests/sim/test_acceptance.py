@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim import acceptance, contenders, grid
+from benchmarks.sim import acceptance, contenders, grid
 
 needs_adaptive = pytest.mark.skipif(not contenders.has_adaptive(), reason="there is no adaptive policy yet")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.sim import baselines, contenders
 from carpool_sidecar.planning import engine, service_times, traffic
-from tests.sim import baselines, contenders
 
 TEN_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variation=0.0)
 

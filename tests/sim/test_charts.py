@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim import charts, contenders, grid, tables
-from tests.sim.cells import SYSTEMS
+from benchmarks.sim import charts, contenders, grid, tables
+from benchmarks.sim.cells import SYSTEMS
 
 TINY = grid.REDUCED._replace(
     requests=60, systems=SYSTEMS[:1], irregular=(), poisson=(0.3, 0.6), callers=(4,), overloads=(1.3,)

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from tests.sim import culprits
+from benchmarks.sim import culprits
 
 run = functools.cache(lambda **scene: culprits.run(culprits.Scene(seconds=4.0, **scene)))
 

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from benchmarks.sim import variants
 from carpool.scheduling import limits, messages, scheduler, window
 from carpool_sidecar.planning import engine, service_times, traffic
-from tests.sim import variants
 
 ALWAYS_10_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variation=0.0)
 GPU = service_times.Predictor(service_times.Affine(0.010, 0.0005), overhead=0.004)

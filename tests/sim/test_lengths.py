@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim import lengths
+from benchmarks.sim import lengths
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "window"])

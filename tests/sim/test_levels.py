@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim import levels
+from benchmarks.sim import levels
 
 
 @pytest.mark.parametrize("name", levels.SYSTEMS)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.sim import measured
+from benchmarks.sim.measured import Kind, Scene
 from carpool.scheduling import adaptive
-from tests.sim import measured
-from tests.sim.measured import Kind, Scene
 
 SECONDS, SEEDS = 0.8, 1
-# Of one short run: p50 varies by a hundredth or two, and p99 by five. `python -m tests.sim.measured` runs longer.
+# Of one short run: p50 varies by a hundredth or two, and p99 by five. `python -m benchmarks.sim.measured` runs longer.
 CHANCE = {"p50": 1.04, "p99": 1.12, "rate": 1.04}
 # What is possible before the predictor's best size is known leaves queues that the first half second does not clear.
 SCENES = [

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
+from benchmarks.sim import contenders, variants
 from carpool.scheduling import adaptive, own_time, window
 from carpool_sidecar.planning import engine, service_times, traffic
-from tests.sim import contenders, variants
 
 WINDOWS = (0.0, 0.0005, 0.001, 0.002)
 SECONDS = 0.8

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 import sys
 
-from tests.bench import golang
-from tests.bench.peers import environments
+from benchmarks import golang
+from benchmarks.peers import environments
 
 PROGRAM = golang.Program(
     pathlib.Path(__file__).parent / "collector",
