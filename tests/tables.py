@@ -12,7 +12,6 @@ from pydantic_settings import BaseSettings
 from carpool import prometheus
 from carpool.program import settings
 from carpool.scheduling import messages
-from carpool_injector.core import config as injector_config
 from carpool_injector.core import decision, servers
 from carpool_injector.core import refusals as injector_refusals
 from carpool_injector.core import settings as injector_settings
@@ -60,13 +59,18 @@ def sidecar_metrics() -> str:
 
 
 def function_metrics() -> str:
-    """Every metric of batched functions, in the order of the code."""
-    rows = ["| name | type | meaning |", "|---|---|---|"]
+    """Every metric of batched functions, in the order of the code: those of the sidecar's names by name alone."""
+    explained = {family.name for family in metrics.Metrics().registry.collect()}
+    names, rows = [], ["| name | type | meaning |", "|---|---|---|"]
     for row, family in zip(prometheus._FAMILIES, prometheus.Collector().describe(), strict=True):
         suffix = "_total" if family.type == "counter" else ""
         labels = "function" if row.label is None else f"function,{row.label}"
-        rows.append(f"| `{family.name}{suffix}{{{labels}}}` | {family.type} | {family.documentation} |")
-    return "\n".join(rows)
+        name = f"{family.name}{suffix}{{{labels}}}"
+        if family.name in explained:
+            names.append(name)
+        else:
+            rows.append(f"| `{name}` | {family.type} | {family.documentation} |")
+    return f"{_codes(names)}; and\n\n" + "\n".join(rows)
 
 
 def refusals() -> str:
@@ -151,23 +155,41 @@ def error_kinds(base: type[errors.CarpoolError] = errors.CarpoolError) -> Iterat
 
 def first_annotations() -> str:
     """The annotations that matter first."""
-    return _annotations(are_first=True)
+    aliases = (str(info.alias) for info in injector_settings.Settings.model_fields.values())
+    return _table_of_annotations(alias for alias in aliases if alias in injector_settings.Settings.first)
 
 
 def annotations() -> str:
-    """Every other annotation that is a setting."""
-    return _annotations(are_first=False)
+    """The other annotations of the injector itself, and those that do more than the flag of their name."""
+    return _table_of_annotations(key for key in _other_annotations() if not _is_a_flag(key))
 
 
-def _annotations(*, are_first: bool) -> str:
+def annotations_of_flags() -> str:
+    """The other annotations, which mean what the flags of their names mean: by the values that they take."""
+    by_value: dict[str, list[str]] = {}
+    for key in filter(_is_a_flag, _other_annotations()):
+        by_value.setdefault(_allowed(key), []).append(key)
+    rows = [f"| {value} | {_codes(keys)} |" for value, keys in by_value.items()]
+    return "\n".join(["| value | `carpool.dev/…` |", "|---|---|", *rows])
+
+
+_MORE_THAN_THE_FLAG = {"grace-period", "grpc-port", "host", "predictor-health-path", "record", "tracing"}
+
+
+def _other_annotations() -> Iterator[str]:
+    aliases = (str(info.alias) for info in injector_settings.Settings.model_fields.values())
+    return (alias for alias in aliases if alias not in injector_settings.Settings.first)
+
+
+def _is_a_flag(key: str) -> bool:
+    return key not in _MORE_THAN_THE_FLAG and key.replace("-", "_") in config.Settings.model_fields
+
+
+def _table_of_annotations(keys: Iterable[str]) -> str:
     """A row for each; the range is asked of its own validator."""
-    rows = ["| `carpool.dev/…` | value | meaning |", "|---|---|---|"]
-    rows += [
-        f"| `{info.alias}` | {_allowed(str(info.alias))} | {_cell(info.description)} |"
-        for info in injector_settings.Settings.model_fields.values()
-        if (info.alias in injector_settings.Settings.first) == are_first
-    ]
-    return "\n".join(rows)
+    told = {str(info.alias): info.description for info in injector_settings.Settings.model_fields.values()}
+    rows = [f"| `{key}` | {_allowed(key)} | {_cell(told[key])} |" for key in keys]
+    return "\n".join(["| `carpool.dev/…` | value | meaning |", "|---|---|---|", *rows])
 
 
 def deciders() -> str:
@@ -217,15 +239,6 @@ def recognised_servers() -> str:
         rows.append(
             f"| {title} | {told} | {server.http.host}:{server.http.port} | {by_grpc} | {grpc.port if grpc else ''} |"
         )
-    return "\n".join(rows)
-
-
-def configuration_file() -> str:
-    """Every field of the admin's configuration."""
-    rows = ["| field | default | meaning |", "|---|---|---|"]
-    defaults = injector_config.Config().model_dump(by_alias=True)
-    fields = injector_config.Config.model_fields.values()
-    rows += [f"| `{info.alias}` | {_shown(defaults[str(info.alias)])} | {_cell(info.description)} |" for info in fields]
     return "\n".join(rows)
 
 
@@ -285,9 +298,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "batch reasons": batch_reasons,
     "annotations that matter first": first_annotations,
     "annotations": annotations,
+    "annotations of flags": annotations_of_flags,
     "who decides": deciders,
     "recognised servers": recognised_servers,
-    "configuration file": configuration_file,
     "why not": skips,
     "refusals of the injector": reasons,
     "reviews without an answer": http_errors,
