@@ -15,8 +15,6 @@ from benchmarks.sim import acceptance, cells, charts, contenders, grid, tables
 from carpool_sidecar.planning import engine
 
 OUT = Path("out/sim.json")
-# Shown in full in the README; the terminal shows every system.
-SAMPLE = cells.SYSTEMS[1]
 INTERRUPTED = 130
 
 
@@ -85,7 +83,6 @@ def _publish(found: grid.Results, checks: list[acceptance.Check], console: Conso
     for path in charts.draw_all(found):
         console.print(f"chart: {path}")
     blocks = {
-        "figures": _figures(found, SAMPLE),
         "hindsight": [tables.nearest(tables.hindsight(found))],
         "promises": [tables.promises(checks), tables.broken(checks)],
         "scene": [scene()],
