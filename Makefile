@@ -106,6 +106,10 @@ bench-gpu: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.gpu ## measure: m
 attack: $(VENV)/.tests ## measure: attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
 	@$(py) -m benchmarks.attack $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(VENV)/.tests $(VENV)/.fuzz ## measure: fuzz what reads bytes from the network, a minute each (ARGS="--seconds 600 grpc http2", --list)
+	@$(py) -m benchmarks.fuzz $(ARGS)
+
 .PHONY: collector
 collector: $(VENV)/.tests ## with real programs: build OpenTelemetry's collector (once, with Go) and run the tests of tracing with it
 	@$(py) -m tests.tracing.build_collector
@@ -204,7 +208,7 @@ lock: $(py) $(own_uv) ## upkeep: pin all requirements again (UPGRADE=1: to newer
 	@$(compile) e2e/page/requirements.in -c tests/requirements.txt -o e2e/page/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
 	@$(compile) benchmarks/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o benchmarks/demo.txt
-	@$(compile) benchmarks/gpu/requirements.in -o benchmarks/gpu/requirements.txt
+	@for name in gpu fuzz; do $(compile) benchmarks/$$name/requirements.in -o benchmarks/$$name/requirements.txt; done
 	@for name in clients mlflow tables; do $(compile) e2e/lists/requirements/$$name.in -o e2e/lists/requirements/$$name.txt; done
 	@for name in embedder kserve; do $(compile) e2e/lists/requirements/$$name.in -c predictor/requirements.txt \
 	  -o e2e/lists/requirements/$$name.txt; done
@@ -292,6 +296,11 @@ $(VENV)/.workflows: .ci/workflows.txt | $(py) $(own_uv)
 
 $(VENV)/.demo: benchmarks/demo.txt | $(VENV)/.tests
 	@printf 'set-up: installing %s pinned packages for the demo\n' "$$(grep -c '^[a-z].*==' $<)"
+	@$(install) --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.fuzz: benchmarks/fuzz/requirements.txt | $(VENV)/.tests
+	$(say) 'installing Atheris'
 	@$(install) --require-hashes -r $<
 	@touch $@
 

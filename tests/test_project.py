@@ -22,6 +22,7 @@ OTHERS = (
     "tests/helm.txt",
     "benchmarks/demo.txt",
     "benchmarks/gpu/requirements.txt",
+    "benchmarks/fuzz/requirements.txt",
     "e2e/page/requirements.txt",
 )
 REQUIREMENTS = [*OTHERS, *(f"{part}/requirements.txt" for part in PARTS)]

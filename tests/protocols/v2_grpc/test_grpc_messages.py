@@ -56,6 +56,10 @@ def test_messages_joined_end_to_end_are_merged_as_protobuf_merges_them(requests)
 
 
 @hypothesis.given(strategies.binary(max_size=30))
+@hypothesis.example(b"*\x02*\x00")
+@hypothesis.example(b"*\x05*\x03\x0a\x01\x01")
+@hypothesis.example(b"*\x04*\x021_")
+@hypothesis.example(b"\x1a\x01\xe1\x1a\x00")
 def test_bytes_are_taken_apart_only_if_protobuf_reads_the_same_in_them(body) -> None:
     try:
         found = messages.scan(body)
@@ -65,8 +69,11 @@ def test_bytes_are_taken_apart_only_if_protobuf_reads_the_same_in_them(body) -> 
         request = pb.ModelInferRequest.FromString(body)
     except protobuf.DecodeError:
         with pytest.raises(protobuf.DecodeError):
-            pb.ModelInferRequest.FromString(together(found))
+            pb.ModelInferRequest.FromString(together(found)), *map(pb.InferTensorContents.FromString, found.contents)
         return
+    for tensor, contents in zip(request.inputs, found.contents, strict=not found.raw):
+        assert pb.InferTensorContents.FromString(contents) == tensor.contents
+        tensor.ClearField("contents")
     assert pb.ModelInferRequest.FromString(together(found)) == request
 
 

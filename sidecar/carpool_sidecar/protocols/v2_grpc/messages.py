@@ -116,6 +116,8 @@ def _scan(body: bytes, raw_tag: int) -> Fields:
         if tag == raw_tag:
             raw.append(body[start:stop] if length < _WORTH_A_VIEW else memoryview(body)[start:stop])
         elif tag == ID:
+            if identity:
+                identity.decode()  # protobuf refuses what is no text even where a later one counts
             identity = body[start:stop]
         else:
             if tag == TENSORS:
