@@ -80,6 +80,10 @@ def print_settings(cluster: interface.Cluster) -> None:
 @click.pass_obj
 def up(cluster: interface.Cluster, bare: bool) -> None:
     """Brings the cluster up, if it is not, and prints how to use it."""
+    if not any(binaries.folder().iterdir()):
+        binaries.say("the first time all is built from source: 20 minutes on two cores, 12 GB of disk; later 30 s")
+    if not cluster.is_up() and (packages := needs_of(cluster).missing_packages()):
+        binaries.say(f"this and `make cluster-images` need more than is here: apt-get install {' '.join(packages)}")
     cluster.up()
     if not bare:
         gpus.install(cluster)
@@ -139,12 +143,17 @@ def control_plane_alone() -> None:
         wait_for_interrupt(signal.pause)
 
 
+def needs_of(cluster: interface.Cluster) -> Any:
+    """What says `missing` and `missing_packages` of this machine for the cluster's backend."""
+    return cluster if isinstance(cluster, kind.Kind) else requirements
+
+
 @main.command("requirements")
 @click.option("--packages", is_flag=True, help="Print the Debian packages to install, and nothing else.")
 @click.pass_obj
 def tell_requirements(cluster: interface.Cluster, packages: bool) -> None:
     """Says what this machine lacks to host the cluster, a reason on each line; status 1 if there is one."""
-    needs: Any = cluster if isinstance(cluster, kind.Kind) else requirements
+    needs = needs_of(cluster)
     if packages:
         click.echo(" ".join(needs.missing_packages()))
         return

@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster import binaries, client, interface
@@ -19,11 +20,18 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / ".ci"
 SOURCES = ("carpool", "sidecar", "injector", "predictor", ".ci/image_build")
 PARTS = ("sidecar", "injector", "predictor")
+# Without Docker: what builds images, and where no registry answers their base of Debian's packages.
+PROGRAMS = ("buildah", "mmdebstrap")
 # The exit status of .ci/images.py where images cannot be built here: no engine, or no base.
 NOT_HERE = 2
 KEPT = 3
 # The ConfigMap in which a cluster keeps the digest of the images that it has.
 MARK = ("kube-system", "carpool-e2e-images")
+
+
+def missing_packages(which: Callable[[str], str | None] = shutil.which) -> list[str]:
+    """The Debian packages without which images may not be built here."""
+    return [name for name in PROGRAMS if which(name) is None]
 
 
 def state() -> str:

@@ -59,6 +59,12 @@ def test_programs_are_named_with_the_packages_that_bring_them(plugins: Path) -> 
     ]
 
 
+def test_all_packages_are_asked_for_at_once_those_of_the_images_too(plugins: Path) -> None:
+    assert requirements.missing_programs(installed("nft", "buildah", "mmdebstrap"), plugins) == [
+        "there is no nft; Debian: apt-get install buildah mmdebstrap nftables"
+    ]
+
+
 def test_what_only_the_images_need_is_a_package_to_install_and_no_obstacle(plugins: Path) -> None:
     lacking = installed("buildah", "mmdebstrap")
     assert requirements.missing_programs(lacking, plugins) == []
@@ -123,7 +129,7 @@ def test_with_kind_another_list_is_asked_of_the_machine(monkeypatch: pytest.Monk
         "there is no kind",
         "neither docker nor podman answers, and kind needs one",
     ]
-    assert set(packages.output.split()) == {*engines.PACKAGES, "mmdebstrap"}
+    assert set(packages.output.split()) == {*engines.PACKAGES, "buildah", "mmdebstrap"}
 
 
 def test_a_machine_that_lacks_programs_gets_a_line_and_a_status(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import kubernetes.config
 import urllib3
 
-from e2e.cluster import binaries, client, interface, processes
+from e2e.cluster import binaries, client, interface, processes, product_images
 from e2e.cluster.kind import engines, node_image
 
 CONFIG = Path(__file__).parents[2] / "kind" / "config.yaml"
@@ -150,10 +150,10 @@ class Kind:
         return found
 
     def missing_packages(self) -> list[str]:
-        """The Debian packages that are missing here for an engine, and for a node image if one has to be made."""
+        """The Debian packages that are missing here for an engine, a node image if it is made, and our images."""
         is_there = node_image.archive().exists() or node_image.can_be_pulled()
-        image = [] if is_there else node_image.missing_packages()
-        return sorted([*engines.missing_packages(self._run, self._machine), *image])
+        packages = {*engines.missing_packages(self._run, self._machine), *product_images.missing_packages()}
+        return sorted(packages.union([] if is_there else node_image.missing_packages()))
 
     # --- Use ---------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e.cluster import binaries, processes
+from e2e.cluster import binaries, processes, product_images
 from e2e.cluster.local import cgroups
 
 # What the cluster and its images call by name, and the Debian package that brings it.
@@ -29,8 +29,6 @@ PROGRAMS = {
 PLUGINS = Path("/usr/lib/cni")
 PLUGIN_PACKAGE = "containernetworking-plugins"
 PLUGIN_PROGRAMS = ("loopback", "ptp", "host-local", "portmap")
-# To build the images: an engine, and where no registry answers a base from Debian's packages.
-IMAGE_PROGRAMS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 CONTROLLERS = ("cpu", "memory", "pids")
 NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc")
 
@@ -77,19 +75,19 @@ def missing() -> list[str]:
 
 
 def missing_programs(which: Which = shutil.which, plugins: Path = PLUGINS) -> list[str]:
-    """One reason that names all missing programs, or none."""
-    packages = missing_packages(which, plugins, images=False)
-    if not packages:
-        return []
+    """One reason that names all missing programs and what to install, for the images as well; or none."""
     programs = [name for name in PROGRAMS if which(name) is None]
     programs += [str(plugins / name) for name in PLUGIN_PROGRAMS if not (plugins / name).exists()]
-    return [f"there is no {', '.join(programs)}; Debian: apt-get install {' '.join(packages)}"]
+    if not programs:
+        return []
+    packages = " ".join(missing_packages(which, plugins))
+    return [f"there is no {', '.join(programs)}; Debian: apt-get install {packages}"]
 
 
-def missing_packages(which: Which = shutil.which, plugins: Path = PLUGINS, *, images: bool = True) -> list[str]:
-    """The Debian packages that are missing here, with those that build images if `images` is true."""
-    programs = {**PROGRAMS, **(IMAGE_PROGRAMS if images else {})}
-    packages = {package for name, package in programs.items() if which(name) is None}
+def missing_packages(which: Which = shutil.which, plugins: Path = PLUGINS) -> list[str]:
+    """The Debian packages that are missing here, with those that build images."""
+    packages = {package for name, package in PROGRAMS.items() if which(name) is None}
+    packages.update(product_images.missing_packages(which))
     if any(not (plugins / name).exists() for name in PLUGIN_PROGRAMS):
         packages.add(PLUGIN_PACKAGE)
     return sorted(packages)
