@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-from e2e.lists import answers, callers, conftest, peers
+from e2e.lists import alike, answers, callers, conftest, peers
 from e2e.triton import servers
-from e2e.triton import sidecar as sidecar_
 
 RULES = "openai-embeddings"
 TEXTS = ["a cat", "two cats sat on a mat", '猫 \n\t"quoted" \\', "word " * 60]
@@ -43,17 +41,7 @@ WRONG = [
 
 async def test_each_of_many_gets_what_it_gets_alone(kserve: servers.Server, before: conftest.Starts) -> None:
     front = before(kserve, RULES)
-    alone = await callers.one_by_one(kserve.http, RIGHT)
-    assert {answer.status for answer in alone} == {200}
-    asked = [*range(len(RIGHT))] * 6
-    changes = sidecar_.Changes(front)
-    for round_ in range(3):
-        random.Random(round_).shuffle(asked)
-        found = await callers.at_once(front.http, [RIGHT[number] for number in asked])
-        for number, answer in zip(asked, found, strict=True):
-            answers.assert_same(answer, alone[number], RIGHT[number])
-        assert max(callers.batches(found)) > 5
-    assert changes.mean_batch > 5
+    changes = await alike.in_batches(kserve, front, RIGHT, 6, more_than=5)
     assert changes.of("carpool_unbatched_total") == 0
 
 
@@ -61,13 +49,7 @@ async def test_right_and_wrong_requests_at_once_get_what_they_get_alone(
     kserve: servers.Server, before: conftest.Starts
 ) -> None:
     front = before(kserve, RULES, "--retry-statuses", "400,422,500")
-    asked = [*RIGHT, *WRONG]
-    alone = await callers.one_by_one(kserve.http, asked)
-    for round_ in range(3):
-        order = random.Random(round_).sample(range(len(asked)), len(asked))
-        found = await callers.at_once(front.http, [asked[number] for number in order])
-        for number, answer in zip(order, found, strict=True):
-            answers.assert_same(answer, alone[number], asked[number])
+    await alike.mixed(kserve, front, [*RIGHT, *WRONG], 3)
 
 
 async def test_openais_client_speaks_to_kserve(

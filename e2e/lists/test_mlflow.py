@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-from e2e.lists import answers, callers, conftest, peers
+from e2e.lists import alike, answers, callers, conftest, peers
 from e2e.triton import servers
 from e2e.triton import sidecar as sidecar_
 
@@ -66,30 +65,14 @@ WRONG = [
 
 async def test_each_of_many_gets_what_it_gets_alone(mlflow_frame: servers.Server, before: conftest.Starts) -> None:
     front = before(mlflow_frame, RULES)
-    alone = await callers.one_by_one(mlflow_frame.http, RIGHT)
-    assert {answer.status for answer in alone} == {200}
-    asked = [*range(len(RIGHT))] * 3
-    changes = sidecar_.Changes(front)
-    for round_ in range(3):
-        random.Random(round_).shuffle(asked)
-        found = await callers.at_once(front.http, [RIGHT[number] for number in asked])
-        for number, answer in zip(asked, found, strict=True):
-            answers.assert_same(answer, alone[number], RIGHT[number])
-        assert max(callers.batches(found)) > 3
-    assert changes.mean_batch > 3
+    await alike.in_batches(mlflow_frame, front, RIGHT, 3, more_than=3)
 
 
 async def test_right_and_wrong_requests_at_once_get_what_they_get_alone(
     mlflow_frame: servers.Server, before: conftest.Starts
 ) -> None:
     front = before(mlflow_frame, RULES)
-    asked = [*RIGHT, *WRONG]
-    alone = await callers.one_by_one(mlflow_frame.http, asked)
-    for round_ in range(2):
-        order = random.Random(round_).sample(range(len(asked)), len(asked))
-        found = await callers.at_once(front.http, [asked[number] for number in order])
-        for number, answer in zip(order, found, strict=True):
-            answers.assert_same(answer, alone[number], asked[number])
+    await alike.mixed(mlflow_frame, front, [*RIGHT, *WRONG], 2)
 
 
 async def test_rows_of_arrays_share_batches(mlflow_tensor: servers.Server, before: conftest.Starts) -> None:

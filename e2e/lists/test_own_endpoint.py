@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
-from e2e.lists import answers, callers, conftest
+from e2e.lists import alike, answers, callers, conftest
 from e2e.triton import servers
-from e2e.triton import sidecar as sidecar_
 
 RULES = """
     own-embedder:
@@ -43,17 +40,7 @@ WRONG = [
 
 async def test_each_of_many_gets_what_it_gets_alone(embedder: servers.Server, before: conftest.Starts) -> None:
     front = before(embedder, RULES)
-    alone = await callers.one_by_one(embedder.http, RIGHT)
-    assert {answer.status for answer in alone} == {200}
-    asked = [*range(len(RIGHT))] * 6
-    changes = sidecar_.Changes(front)
-    for round_ in range(3):
-        random.Random(round_).shuffle(asked)
-        found = await callers.at_once(front.http, [RIGHT[number] for number in asked])
-        for number, answer in zip(asked, found, strict=True):
-            answers.assert_same(answer, alone[number], RIGHT[number])
-        assert max(callers.batches(found)) > 5
-    assert changes.mean_batch > 5
+    changes = await alike.in_batches(embedder, front, RIGHT, 6, more_than=5)
     assert changes.of("carpool_unbatched_total") == 0
 
 
@@ -61,13 +48,7 @@ async def test_right_and_wrong_requests_at_once_get_what_they_get_alone(
     embedder: servers.Server, before: conftest.Starts
 ) -> None:
     front = before(embedder, RULES)
-    asked = [*RIGHT, *WRONG]
-    alone = await callers.one_by_one(embedder.http, asked)
-    for round_ in range(3):
-        order = random.Random(round_).sample(range(len(asked)), len(asked))
-        found = await callers.at_once(front.http, [asked[number] for number in order])
-        for number, answer in zip(order, found, strict=True):
-            answers.assert_same(answer, alone[number], asked[number])
+    await alike.mixed(embedder, front, [*RIGHT, *WRONG], 3)
 
 
 async def test_a_text_that_makes_the_model_fail_hurts_its_caller_only(
