@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import cells, command_line, lag, machine, processes, report, simulated, stand, wrk
 from benchmarks.peers import environments
@@ -26,19 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cells that were asked for. 0 when all of them ran without an error, else 1."""
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
-    terminal = sys.stdout.isatty()
-    width = 200 if options.markdown else None if terminal else 132  # a Markdown row must stay on one line
-    console = Console(width=width, highlight=False)
-    try:
-        return _run(options, console)
-    except (processes.ChildFailed, wrk.WrkFailed, OSError) as error:
-        console.print(f"[bold red]bench failed:[/] {escape(str(error))}")
-        if log := getattr(error, "log", ""):
-            console.print(f"the end of its log:\n{escape(log)}")
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return command_line.INTERRUPTED
+    console = command_line.console(options.markdown)
+    return command_line.guarded(
+        console, lambda: _run(options, console), (processes.ChildFailed, wrk.WrkFailed, OSError)
+    )
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
@@ -50,7 +40,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     results: list[stand.Result] = []
     idle = met = None
     extra = shlex.split(options.sidecar_args)
-    with _progress(console) as progress, stand.Stand(options.load, extra) as tested:
+    with command_line.progress(console, 28) as progress, stand.Stand(options.load, extra) as tested:
         task = progress.add_task("", total=chosen.steps + (len(chosen.loaded) * (options.runs - 1)))
 
         def measure(group: list[cells.Cell], length: float) -> None:
@@ -93,7 +83,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 def _meet(console: Console, scenes: list[cells.Scene], seconds: float, extra: list[str]) -> lag.Outcome:
     """Let small requests meet large ones."""
-    with _progress(console) as progress:
+    with command_line.progress(console, 28) as progress:
         task = progress.add_task("", total=None)
         return lag.run(
             scenes,
@@ -122,11 +112,6 @@ def _show_lag(console: Console, met: lag.Outcome, markdown: bool) -> None:
     console.print(report.lag_table(met, markdown))
     for name, reason in met.absent.items():
         console.print(f"left out: {escape(name)}: {escape(reason)}")
-
-
-def _progress(console: Console) -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
 def _set_up_line(generator: str) -> str:

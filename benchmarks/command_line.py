@@ -12,6 +12,9 @@ from typing import NoReturn
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from benchmarks.peers import environments
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C or SIGTERM."""
@@ -22,10 +25,31 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
 
 
+def console(markdown: bool = False) -> Console:
+    """As wide as the terminal. Wide where there is none, and for Markdown, of which a row must stay on one line."""
+    return Console(width=None if sys.stdout.isatty() and not markdown else 200, highlight=False)
+
+
+def progress(screen: Console, width: int) -> Progress:
+    """Bars with names of so many characters, on a terminal; nothing elsewhere."""
+    columns = (SpinnerColumn(), TextColumn(f"{{task.description:<{width}}}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal)
+
+
 def show(screen: Console, measure: Callable[[], RenderableType], failures: tuple[type[Exception], ...]) -> int:
     """Print what `measure` makes. The exit status: 0, 1 after one of the `failures`, or INTERRUPTED."""
-    try:
+
+    def printed() -> int:
         screen.print(measure())
+        return 0
+
+    return guarded(screen, printed, failures)
+
+
+def guarded(screen: Console, work: Callable[[], int], failures: tuple[type[Exception], ...]) -> int:
+    """The exit status that `work` returns, 1 after one of the `failures`, which is told, or INTERRUPTED."""
+    try:
+        return work()
     except failures as error:
         screen.print(f"[bold red]bench failed:[/] {escape(str(error))}")
         if log := getattr(error, "log", ""):
@@ -34,7 +58,6 @@ def show(screen: Console, measure: Callable[[], RenderableType], failures: tuple
     except KeyboardInterrupt:
         screen.print("stopped")
         return INTERRUPTED
-    return 0
 
 
 def as_typed(program: str) -> str:
@@ -70,3 +93,34 @@ def add_results(parser: argparse.ArgumentParser, default: str) -> None:
 
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def add_cells(parser: argparse.ArgumentParser, select: Callable[[Sequence[str]], object], known: Sequence[str]) -> None:
+    """Which cells, and for how long each."""
+    parser.add_argument("--seconds", type=float, metavar="X", help="another length of a round")
+    parser.add_argument(
+        "--only", type=names(select), default=[], metavar="A,B", help=f"only these cells: {', '.join(known)}"
+    )
+
+
+def add_folders(parser: argparse.ArgumentParser, out: str) -> None:
+    """Where results go, and where peers are installed."""
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path(out),
+        metavar="DIR",
+        help="where tables, figures and chart go (default: %(default)s)",
+    )
+    add_cache(parser)
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    """Where peers are installed."""
+    parser.add_argument(
+        "--cache",
+        type=pathlib.Path,
+        default=environments.default_cache(),
+        metavar="DIR",
+        help="where peers are installed, outside the checkout (default: the user's cache folder)",
+    )

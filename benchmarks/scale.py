@@ -324,21 +324,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print. 0 if all targets were met."""
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
-    console = Console(width=160 if options.markdown or not sys.stdout.isatty() else None, highlight=False)
-    try:
-        _allow_files(options.connections)
-        return _run(options, console)
-    except FAILURES as error:
-        console.print(f"[bold red]bench failed:[/] {escape(str(error))}")
-        if log := getattr(error, "log", ""):
-            console.print(f"the end of its log:\n{escape(log)}")
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return command_line.INTERRUPTED
+    console = command_line.console(options.markdown)
+    return command_line.guarded(console, lambda: _run(options, console), FAILURES)
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
+    _allow_files(options.connections)
     on, parts = Stand(), set(options.only or PARTS)
     facts: dict[str, object] = {}
     is_met = True

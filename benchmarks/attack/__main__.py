@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import command_line, machine, processes, report
 from benchmarks.attack import catalogue, conformance, run, stand, tables, verdicts
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(chosen: run.Plan, outcome: run.Outcome, console: Console) -> None:
     """Everything, with a line for each attack that missed a target; or for every attack where nobody watches."""
-    with _progress(console) as progress:
+    with command_line.progress(console, 36) as progress:
         task = progress.add_task("", total=chosen.steps)
         for _ in run.carry_out(chosen, outcome, lambda words: progress.update(task, description=words)):
             progress.advance(task)
@@ -84,11 +83,6 @@ def _list() -> None:
         print(f"{each.name:<22} {each.title} ({', '.join(sorted(each.servers))}, {each.seconds:g} s)")
     print(f"{conformance.H2SPEC:<22} conformance to HTTP/2")
     print(f"{conformance.INTEROP:<22} grpc-go's interop client and server, through the sidecar")
-
-
-def _progress(console: Console) -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import command_line, machine, report
 from benchmarks.library import cells, chart, comparison, runs, systems, tables
-from benchmarks.peers import environments
 from benchmarks.sim import tables as plain
 
 FULL_SECONDS, FULL_ROUNDS, TRIAL_SECONDS = 1.0, 3, 0.5
@@ -26,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Install, measure and compare. 0 when something was measured, 1 if not, 130 when interrupted."""
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = command_line.console()
     return _run(options, console)
 
 
@@ -46,7 +43,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     def measure(system: systems.System, job: dict[str, Any]) -> dict[str, Any]:
         return runs.measure(system, job, options.cache, core)
 
-    with _progress(console) as progress:
+    with command_line.progress(console, 60) as progress:
         task = progress.add_task("", total=len(chosen))
 
         def say(text: str) -> None:
@@ -129,11 +126,6 @@ def _heading(facts: dict[str, Any]) -> str:
     return f"`{facts['command']}`, {facts['date']}, {commit}; {where}."
 
 
-def _progress(console: Console) -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description:<60}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
-
-
 def _parser() -> argparse.ArgumentParser:
     groups = "; ".join(
         f"{group}: {', '.join(cell.name for cell in cells.CELLS if cell.group == group)}" for group in cells.GROUPS
@@ -166,20 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--loop", choices=("asyncio", "uvloop"), default="asyncio", help="the event loop of all callers that are tasks"
     )
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path("out/library"),
-        metavar="DIR",
-        help="where tables, figures and chart go (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--cache",
-        type=pathlib.Path,
-        default=environments.default_cache(),
-        metavar="DIR",
-        help="where peers are installed, outside the checkout (default: the user's cache folder)",
-    )
+    command_line.add_folders(parser, "out/library")
     return parser
 
 

@@ -22,21 +22,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cells that were asked for. 0 when all of them ran without an error, else 1."""
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
-    width = 200 if options.markdown else None if sys.stdout.isatty() else 150
-    console = Console(width=width, highlight=False)
+    console = command_line.console(options.markdown)
     if not wrk.is_available():
         console.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk)")
         return 1
-    try:
-        found = _run(options, console)
-    except (processes.ChildFailed, wrk.WrkFailed, stand.WrongAnswers, OSError) as error:
-        console.print(f"[bold red]bench failed:[/] {escape(str(error))}")
-        if log := getattr(error, "log", ""):
-            console.print(f"the end of its log:\n{escape(log)}")
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return command_line.INTERRUPTED
+    return command_line.guarded(
+        console, lambda: _measure(options, console), (processes.ChildFailed, wrk.WrkFailed, stand.WrongAnswers, OSError)
+    )
+
+
+def _measure(options: argparse.Namespace, console: Console) -> int:
+    found = _run(options, console)
     console.print(tables.duels(found, options.markdown, "OpenAI's embeddings against v1"))
     if disturbed := tables.disturbances(run.Outcome(found)):
         console.print(f"[yellow]disturbed[/] by other programs on the sidecar's core: {', '.join(disturbed)}")
@@ -65,10 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help=f"one round of {QUICK_SECONDS:g} s, not {FULL_ROUNDS} of {FULL_SECONDS:g}")
-    add("--seconds", type=float, metavar="X", help="another length of a round")
     add("--rounds", type=int, metavar="N", help="another number of rounds")
-    select = command_line.names(cells.select)
-    add("--only", type=select, default=[], metavar="A,B", help=f"only these cells: {', '.join(cells.NAMES)}")
+    command_line.add_cells(parser, cells.select, cells.NAMES)
     command_line.add_results(parser, "out/bench-lists.json")
     return parser
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,22 +10,20 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import command_line, machine, report, wrk
-from benchmarks.peers import cells, chart, comparison, environments, ground, peer, registry, samples, tables
+from benchmarks.peers import cells, chart, comparison, ground, peer, registry, samples, tables
 from benchmarks.sim import tables as plain
 
 FULL_SECONDS, FULL_ROUNDS = 2.0, 3
 QUICK_SECONDS, QUICK_ROUNDS = 1.0, 1
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Install, run and compare. 0 when something was measured, 1 if not, 130 when interrupted."""
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = command_line.console()
     if not wrk.is_available():
         console.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk); the closed loops need it")
         return 1
@@ -40,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes = _run(options, console, chosen)
     except KeyboardInterrupt:
         console.print("stopped")
-        return INTERRUPTED
+        return command_line.INTERRUPTED
     outcomes += [samples.Outcome(name, peer.SERVER, absence=reason) for name, reason in field.absent.items()]
     _publish(options, console, outcomes)
     return 0 if any(outcome.cells for outcome in outcomes) else 1
@@ -51,7 +48,7 @@ def _run(options: argparse.Namespace, console: Console, chosen: Sequence[peer.Pe
     rounds = QUICK_ROUNDS if options.quick else FULL_ROUNDS
     servers = [each for each in chosen if each.role == peer.SERVER]
     sidecars = [each for each in chosen if each.role == peer.SIDECAR]
-    with _progress(console) as progress:
+    with command_line.progress(console, 44) as progress:
         task = progress.add_task("", total=rounds * _steps(servers, sidecars))
 
         def say(text: str) -> None:
@@ -103,11 +100,6 @@ def _heading(facts: dict[str, Any]) -> str:
     return f"`{facts['command']}`, {facts['date']}, {commit}; {where}."
 
 
-def _progress(console: Console) -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description:<44}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
-
-
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -120,20 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=_names, default=[], metavar="A,B", help="only these peers, e.g. mosec,litserve")
     parser.add_argument("--quick", action="store_true", help="one round of 1 s, not three of 2 s: a rough look")
     parser.add_argument("--seconds", type=float, metavar="X", help="another length of a round")
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path("out/peers"),
-        metavar="DIR",
-        help="where tables, figures and chart go (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--cache",
-        type=pathlib.Path,
-        default=environments.default_cache(),
-        metavar="DIR",
-        help="where peers are installed, outside the checkout (default: the user's cache folder)",
-    )
+    command_line.add_folders(parser, "out/peers")
     return parser
 
 

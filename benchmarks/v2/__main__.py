@@ -24,21 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cells that were asked for. 0 when all of them ran without an error, else 1."""
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
-    width = 200 if options.markdown else None if sys.stdout.isatty() else 150
-    console = Console(width=width, highlight=False)
+    console = command_line.console(options.markdown)
     if not wrk.is_available():
         console.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk)")
         return 1
-    try:
-        found = _run(options, console)
-    except FAILURES as error:
-        console.print(f"[bold red]bench failed:[/] {escape(str(error))}")
-        if log := getattr(error, "log", ""):
-            console.print(f"the end of its log:\n{escape(log)}")
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return command_line.INTERRUPTED
+    return command_line.guarded(console, lambda: _measure(options, console), FAILURES)
+
+
+def _measure(options: argparse.Namespace, console: Console) -> int:
+    found = _run(options, console)
     _show(console, found, options.markdown)
     facts = {
         "command": command_line.as_typed("benchmarks.v2"),
@@ -94,14 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help=f"one round of {QUICK_SECONDS:g} s, not {FULL_ROUNDS} of {FULL_SECONDS:g}"
     )
-    parser.add_argument("--seconds", type=float, metavar="X", help="another length of a round")
-    parser.add_argument(
-        "--only",
-        type=command_line.names(cells.select),
-        default=[],
-        metavar="A,B",
-        help=f"only these cells: {', '.join(cells.NAMES)}",
-    )
+    command_line.add_cells(parser, cells.select, cells.NAMES)
     command_line.add_results(parser, "out/bench-v2.json")
     return parser
 

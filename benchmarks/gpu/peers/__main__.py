@@ -18,7 +18,7 @@ from benchmarks import command_line, machine, processes, wrk
 from benchmarks.gpu import callers, gauges, measuring, results, systems, tables
 from benchmarks.gpu.peers import comparison, contenders
 from benchmarks.gpu.peers import tables as peer_tables
-from benchmarks.peers import environments, registry
+from benchmarks.peers import registry
 
 PROGRAM = "benchmarks.gpu.peers"
 SECONDS, WARM_UP = 2.0, 1.0  # whole seconds, as wrk wants
@@ -117,13 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--plan", action="store_true", help="only say who takes part, and how long that takes")
     add("--packages", type=pathlib.Path, metavar="DIR", help="a folder with the packages of all Python peers")
     add("--triton", type=pathlib.Path, metavar="DIR", help="a folder with Triton; else both are installed")
-    add(
-        "--cache",
-        type=pathlib.Path,
-        default=environments.default_cache(),
-        metavar="DIR",
-        help="where peers are installed (default: the user's cache folder)",
-    )
+    command_line.add_cache(parser)
     command_line.add_results(parser, "out/gpu/peers.json")
     return parser
 
