@@ -83,7 +83,6 @@ def _publish(found: grid.Results, checks: list[acceptance.Check], console: Conso
     for path in charts.draw_all(found):
         console.print(f"chart: {path}")
     blocks = {
-        "hindsight": [tables.nearest(tables.hindsight(found))],
         "promises": [tables.promises(checks), tables.broken(checks)],
         "scene": [scene()],
     }

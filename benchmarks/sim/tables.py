@@ -91,12 +91,6 @@ def hindsight(found: Results) -> Table:
     return Table(title, ("cell", "best fixed", "its figure", "adaptive", "ratio"), rows)
 
 
-def nearest(table: Table, count: int = 10) -> Table:
-    """The rows with the largest figures in the last column, the largest first: what a page has room for."""
-    rows = sorted(table.rows, key=lambda row: -float(row[-1]))
-    return table._replace(title=f"{table.title}: the {count} nearest of {len(rows)}", rows=rows[:count])
-
-
 def promises(checks: Iterable[acceptance.Check]) -> Table:
     """How many cells keep each promise, and the one that is nearest to breaking it or breaks it most."""
     grouped: dict[str, list[acceptance.Check]] = {}
