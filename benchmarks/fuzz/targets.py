@@ -53,6 +53,10 @@ TARGETS = {
         "test_a_body_in_chunks_is_read_alike_however_it_is_cut_and_as_h11_reads_it_or_refused",
         "bodies in chunks, as h11 reads them",
     ),
+    "http1_streams": About(
+        "tests.http1.test_meaning:test_a_stream_of_any_bytes_means_what_it_means_to_h11_or_is_refused",
+        "requests of a connection, as h11 finds them, and as the relay writes them",
+    ),
     "http1_answers": About(
         "tests.upstream.test_answers:test_no_bytes_at_all_bring_anything_but_an_outcome_or_a_clean_error",
         "answers of predictors",

@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
-from tests.http1 import odd_answers
+from tests.http1 import disguises, odd_answers
 from tests.http1 import tables as t
 from tests.http1.exchange import End, Step, Stream
 
@@ -517,7 +517,7 @@ GROUPS: dict[str, Callable[[], Iterable[tuple]]] = {
     "transfer codings": _transfer_codings, "chunkings": _chunkings, "expectations": _expectations,
     "pipelines": _pipelines, "cuts": _cuts,
     "ends": _ends, "slow": _slow, "upgrades": _upgrades, "smuggling": _smuggling, "nonsense": _nonsense,
-    "strict framing": _strict_framing,
+    "strict framing": _strict_framing, **disguises.GROUPS,
     **{f"answers to {asked}": made for asked, made in odd_answers.GROUPS.items()},
 }  # fmt: skip
 

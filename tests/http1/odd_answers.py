@@ -88,6 +88,8 @@ def _fields() -> Iterator[tuple[str, Step]]:
         b"Content-Length: 19", b"Content-Length: 18", b"Content-Length: 20", b"Content-Length:",
         b"Content-Length: x", b"Content-Length: 19, 19", b"Transfer-Encoding: chunked",
         b"Transfer-Encoding: identity", b"Transfer-Encoding: gzip",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        b"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked",
     )  # fmt: skip
     for line in lines:
         said = repr(line)[2:42]

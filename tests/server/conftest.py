@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,10 @@ async def _raw_server(script: Script) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def _front(predictor_port: int, reads_first: bool = False) -> AsyncIterator[tuple[front.Front, int]]:
-    async with front.relaying(predictor_port, reads_first) as (proxy, port):
+async def _front(
+    predictor_port: int, reads_first: bool = False, **chosen: Any
+) -> AsyncIterator[tuple[front.Front, int]]:
+    async with front.relaying(predictor_port, reads_first, **chosen) as (proxy, port):
         yield proxy, port
 
 

@@ -194,6 +194,9 @@ class Asked:
     def lost(self) -> None:
         self.is_lost = True
 
+    def expire(self, now: float, quiet_since: float, patience: float) -> None:
+        """It waits for ever."""
+
 
 class Handler:
     """Implements `connection.Handler`: `asked` are the requests that are not answered here."""

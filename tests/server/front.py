@@ -91,10 +91,10 @@ class ReadingFirst:
 
 
 @asynccontextmanager
-async def relaying(predictor_port: int, reads_first: bool = False) -> AsyncIterator[tuple[Front, int]]:
+async def relaying(predictor_port: int, reads_first: bool = False, **chosen: Any) -> AsyncIterator[tuple[Front, int]]:
     """A relay to a predictor, and the port in front of it."""
     front = Front(predictor_port)
     answering = ReadingFirst(front.relays) if reads_first else front.handler
-    async with serving(answering, front.memory) as (_, port):
+    async with serving(answering, front.memory, **chosen) as (_, port):
         yield front, port
         await front.close()

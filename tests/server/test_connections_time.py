@@ -271,3 +271,13 @@ async def test_bytes_that_waited_for_answers_are_not_served_after_their_client_l
     client.leave()  # before the connection goes on
     await settle()
     assert (bench.driver.submitted, bench.life.active) == (64, 0)
+
+
+async def test_line_ends_between_requests_do_not_keep_a_connection_alive(bench: Bench) -> None:
+    client = bench.connect()
+    for _ in range(11):
+        assert not client.is_closing()
+        client.send(b"\r\n")
+        await bench.pass_time(10)
+    assert client.is_closing()
+    assert client.received == b""

@@ -69,6 +69,31 @@ def test_outgoing_headers_record_the_hop_and_answer_expect_here() -> None:
     assert "Expect" not in outgoing
 
 
+@pytest.mark.parametrize(
+    ("lines", "passed"),
+    [
+        (["100-continue, x"], ["x"]),
+        (["x;y=1", "100-Continue"], ["x;y=1"]),
+        (["100-continue", "100-continue"], []),
+        (["x, y"], ["x, y"]),
+    ],
+)
+def test_an_expectation_is_met_and_left_out_wherever_it_stands_in_the_list(lines: list[str], passed: list[str]) -> None:
+    fields = CIMultiDict([("Host", "h"), *(("Expect", line) for line in lines)])
+    assert headers.expects_continue(fields) is (lines != ["x, y"])
+    assert headers.outgoing_headers(fields, None, "h").getall("Expect", []) == passed
+
+
+def test_an_upgrade_is_accepted_to_protocols_that_were_offered() -> None:
+    def accepts(*protocols: str) -> bool:
+        return headers.accepts_upgrade("WebSocket, echo/1", CIMultiDict([("Upgrade", each) for each in protocols]))
+
+    assert accepts("websocket")
+    assert accepts("echo/1", "WebSocket")
+    assert not accepts("echo")
+    assert not accepts("websocket, tcp")
+
+
 def test_a_field_that_comes_in_several_spellings_is_passed_on_as_it_came() -> None:
     fields = CIMultiDict([("Host", "h"), ("x-user", "a"), ("Accept", "*/*"), ("X-User", "b"), ("X-USER", "a")])
     outgoing = headers.outgoing_headers(fields, None, "h")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -262,6 +263,25 @@ async def test_who_has_just_connected_and_asks_a_moment_later_is_told(
         await asyncio.sleep(0)
     client.sendall(request[begun:])
     await ended
+    assert client.recv(12) == b"HTTP/1.1 503"
+
+
+@pytest.mark.both_loops
+async def test_who_asks_in_the_last_moment_of_its_time_to_do_so_is_told(
+    closing: tuple[http1.Server, int], clients: list[socket.socket]
+) -> None:
+    server, port = closing
+    client = socket.create_connection(("127.0.0.1", port))
+    clients.append(client)
+    while not server.open:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+    def ask_late() -> None:
+        time.sleep(http1.LINGER)  # the loop is busy: it finds the end of that time and the request at once
+        client.sendall(connection_bench.post())
+
+    asyncio.get_running_loop().call_later(http1.LINGER / 2, ask_late)
+    await server.close(1.0)
     assert client.recv(12) == b"HTTP/1.1 503"
 
 

@@ -127,3 +127,14 @@ def test_a_length_may_have_any_number_of_zeros_before_it(digits: bytes, length: 
 def test_requests_of_other_protocols_are_none(line: bytes) -> None:
     with pytest.raises(messages.Malformed):
         messages.read_head(line + b"\r\nHost: h\r\n\r\n")
+
+
+@pytest.mark.parametrize("line", [b"GET  /a HTTP/1.1", b"GET /a  HTTP/1.1"], ids=["method", "target"])
+def test_a_request_line_has_one_space_behind_each_word(line: bytes) -> None:
+    with pytest.raises(messages.Malformed):
+        messages.read_head(line + b"\r\nHost: h\r\n\r\n")
+
+
+def test_zeros_count_as_digits_of_a_chunks_size() -> None:
+    assert read([b"0" * 14 + b"1\r\nx\r\n0\r\n\r\n"]) == (b"x", b"")
+    assert read([b"0" * 15 + b"1\r\nx\r\n0\r\n\r\n"]) is None

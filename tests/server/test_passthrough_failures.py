@@ -66,6 +66,36 @@ async def test_an_answer_that_is_not_http_is_a_502(proxy_exchange: Exchange, ans
     assert error_of(got)[0] == b"502"
 
 
+@pytest.mark.parametrize("second", [b"identity", b"gzip"])
+async def test_an_answer_whose_transfer_codings_are_in_two_lines_is_a_502(
+    proxy_exchange: Exchange, second: bytes
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: " + second
+    _, got = await proxy_exchange(GET, head + b"\r\n\r\n1\r\na\r\n0\r\n\r\n")
+    assert error_of(got)[0] == b"502"
+
+
+async def test_a_body_that_comes_behind_the_answer_to_head_is_nobodys_answer(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 49\r\n\r\n")
+        if request.startswith(b"HEAD "):
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")  # of whoever gets the connection next
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nnobodys")
+        else:
+            writer.write(b"x" * 49)
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    writer.write(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(GET)
+    assert (await reader.read()).endswith(b"x" * 49)
+
+
 @pytest.mark.parametrize(
     ("request_", "status"),
     [(GET, b"200"), (POST, b"502"), (POST.replace(b"POST", b"PUT"), b"502")],

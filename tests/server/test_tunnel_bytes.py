@@ -55,12 +55,49 @@ async def test_the_heads_pass_with_their_upgrade_and_then_bytes(
     assert b"Transfer-Encoding" not in answer
 
 
+@pytest.mark.parametrize("field", [b"Content-Length: 4", b"Transfer-Encoding: chunked"])
+async def test_a_request_with_a_body_is_passed_on_without_its_offer_to_upgrade(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, field: bytes
+) -> None:
+    heads: list[bytes] = []
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        await reader.readuntil(b"abcd")
+        writer.write(b"HTTP/1.1 204 None\r\n\r\n")
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    body = b"4\r\nabcd\r\n0\r\n\r\n" if b"chunked" in field else b"abcd"
+    writer.write(UPGRADE.replace(b"X-One: 1", field))
+    writer.write(body)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
+    assert b"upgrade" not in heads[0].lower()
+
+
+async def test_a_switch_to_a_protocol_that_was_not_offered_opens_no_tunnel(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCH.replace(b"echo/1", b"echo/2") + b"tunnelled")
+        assert await reader.read() == b""
+
+    front, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    writer.write(UPGRADE.replace(b"keep-alive", b"close"))
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 502 ")
+    assert b"the predictor switched to a protocol that was not offered" in answer
+    assert front.tunnels == 0
+
+
 async def test_bytes_sent_along_with_a_head_are_not_lost(
     proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
 ) -> None:
     async def predictor(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(SWITCH + b"first of all")
+        writer.write(SWITCH.replace(b"echo/1", b"websocket") + b"first of all")
         assert await reader.readexactly(10) == b"early bird"
         writer.write(b"done")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import hdrs
@@ -47,6 +48,7 @@ HOP_BY_HOP: Final[frozenset[str]] = frozenset(
 _NEVER_HOP_BY_HOP = frozenset({"content-length", "host"})
 # Upgrading to HTTP/2 in the clear is obsolete (RFC 9113, section 3.1), and would hide requests inside a tunnel.
 _REFUSED_UPGRADES = frozenset({"h2c"})
+_CONTINUE = "100-continue"
 
 
 def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
@@ -64,8 +66,7 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
 
 def connection_options(headers: MultiMapping[str]) -> frozenset[str]:
     """What the Connection header names, in lower case."""
-    values = ",".join(headers.getall("Connection", ()))
-    return frozenset(option.strip().lower() for option in values.split(",") if option.strip())
+    return frozenset(option.lower() for option in _members(headers.getall("Connection", ())))
 
 
 def outgoing_headers(headers: MultiMapping[str], peer: str | None, host: str | None) -> CIMultiDict[str]:
@@ -76,14 +77,16 @@ def outgoing_headers(headers: MultiMapping[str], peer: str | None, host: str | N
     """
     outgoing = end_to_end(headers)
     if expects_continue(headers):
-        outgoing.popall("Expect", None)
+        others = [each for each in _members(outgoing.popall("Expect", ())) if each.lower() != _CONTINUE]
+        if others:
+            outgoing["Expect"] = ", ".join(others)
     add_forwarding(outgoing, peer, "http", host)
     return outgoing
 
 
 def expects_continue(headers: MultiMapping[str]) -> bool:
     """Whether a caller of HTTP/1.1 waits for `100 Continue` before it sends its body (RFC 9110, section 10.1.1)."""
-    return headers.get("Expect", "").lower() == "100-continue"
+    return "Expect" in headers and any(each.lower() == _CONTINUE for each in _members(headers.getall("Expect")))
 
 
 def is_utf8(value: str) -> bool:
@@ -116,8 +119,19 @@ def requested_upgrade(headers: MultiMapping[str]) -> str | None:
     """
     if "Upgrade" not in headers or "upgrade" not in connection_options(headers):
         return None
-    offers = (offer.strip() for offer in ",".join(headers.getall("Upgrade")).split(","))
-    return ", ".join(offer for offer in offers if offer and offer.lower() not in _REFUSED_UPGRADES) or None
+    offers = _members(headers.getall("Upgrade"))
+    return ", ".join(offer for offer in offers if offer.lower() not in _REFUSED_UPGRADES) or None
+
+
+def accepts_upgrade(offered: str, headers: MultiMapping[str]) -> bool:
+    """Whether an answer switches to protocols that were `offered`, and no others (RFC 9110, section 7.8)."""
+    offers = {offer.lower() for offer in _members([offered])}
+    return offers.issuperset(protocol.lower() for protocol in _members(headers.getall("Upgrade", ())))
+
+
+def _members(lines: Sequence[str]) -> list[str]:
+    """The members of a list that came in these lines (RFC 9110, section 5.6.1)."""
+    return [member for each in ",".join(lines).split(",") if (member := each.strip())]
 
 
 def add_forwarding(headers: CIMultiDict[str], peer: str | None, scheme: str, host: str | None) -> None:

@@ -196,8 +196,13 @@ class Listener:
         self._socket.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
-        for _ in range(_TURNS_TO_READ):
-            await asyncio.sleep(0)
+        await until_read()
+
+
+async def until_read() -> None:
+    """Return when what callers had sent by now is read."""
+    for _ in range(_TURNS_TO_READ):
+        await asyncio.sleep(0)
 
 
 async def listen(

@@ -378,8 +378,9 @@ class AnswerReader:
 
     def _check_codings(self) -> None:
         """Only what was asked for: identity, in chunks at most."""
+        told = self._ordered or self._headers.items()
         for name, allowed in ((b"content-encoding", b"identity"), (b"transfer-encoding", b"chunked")):
-            if self._headers.get(name, allowed).lower() != allowed:
+            if any(key == name and value.lower() != allowed for key, value in told):
                 raise errors.UpstreamBroken(f"the predictor's answer has a {name.decode()} that was not asked for")
 
     def _too_large(self) -> errors.UpstreamBroken:

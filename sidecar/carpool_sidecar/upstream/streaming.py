@@ -267,8 +267,6 @@ class Connection(connection.Pooled):
         if any(name.lower() == b"connection" for name, _ in trailers):
             self._keep_alive = False  # no trailer may be that, and the parser takes it for one of the head
         if self._keep_alive and self._is_whole and not self._is_spent and not self._is_full:
-            if self._is_head:
-                self._parser = self._new_parser()  # this one waits for a body
             self._begin_anew()
             self._owner.freed(self)
         else:
@@ -333,18 +331,19 @@ class Connection(connection.Pooled):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         length: int | None = None
-        is_chunked = False
+        codings: list[bytes] = []
         for name, value in self._fields:
             lowered = name.lower()
             if lowered == b"content-length":
                 length = int(value) if value.isdigit() else None
-            elif lowered == b"transfer-encoding" and value.lower() != b"identity":
-                is_chunked = True
-                if value.lower() != b"chunked":
-                    raise errors.UpstreamBroken("the predictor's answer has a Transfer-Encoding that was not asked for")
+            elif lowered == b"transfer-encoding":
+                codings.append(value.lower())
             if _CONTROL.search(value):
                 told = name.decode("latin-1")
                 raise errors.UpstreamBroken(f"the value of the predictor's header {told} has a control character")
+        is_chunked = codings == [b"chunked"]
+        if codings and not is_chunked and codings != [b"identity"]:
+            raise errors.UpstreamBroken("the predictor's answer has a Transfer-Encoding that was not asked for")
         head = AnswerHead(status, self._reason, self._fields, None if is_chunked else length, is_chunked)
         if 100 <= status < 200 and status != _SWITCHING:
             self._informed.append(head)

@@ -108,12 +108,12 @@ class Connection(asyncio.Protocol):
     # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
     # bytes, that the client has not read. _is_paused: there are such. _is_parting: the client was told that this was
     # all.
-    # Of both: _came, _touched: when the client came, and last did something or was last answered. _held: the bytes of
-    # all that, and the requests being handled.
+    # Of both: _came, _touched: when the client came, and last did something or was last answered; _quiet_since, when
+    # that was before its latest bytes. _held: the bytes of all that, and the requests being handled.
     __slots__ = (
         "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_is_parting", "_is_paused", "_is_reading",
-        "_is_refusing", "_pending", "_port", "_requests", "_rest", "_state", "_template", "_touched", "_transport",
-        "_unsent", "_unsent_bytes", "_waiting", "_working",
+        "_is_refusing", "_pending", "_port", "_quiet_since", "_requests", "_rest", "_state", "_template", "_touched",
+        "_transport", "_unsent", "_unsent_bytes", "_waiting", "_working",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._pending: list[requests.PlainRequest] = []  # few at most, and mostly one
         self._unsent = self._unsent_bytes = 0
         self._is_parting = self._is_paused = self._is_refusing = False
-        self._touched = self._came = port.requests.clock()
+        self._touched = self._quiet_since = self._came = port.requests.clock()
         self._held = port.requests.memory.reserve()
 
     # --- the transport's calls ---------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
-        self._touched = self._requests.clock()
+        self._quiet_since, self._touched = self._touched, self._requests.clock()
         state = self._state
         if state is _READING:
             if self._head is None:
@@ -252,6 +252,8 @@ class Connection(asyncio.Protocol):
             if at < len(data):
                 self._head = messages.PartialHead(self._touched)
                 self._look_at_head(self._head, data[at:] if at else data)
+            else:
+                self._touched = self._quiet_since  # by line ends alone nobody stays
             return None
         text = data[at:end]
         if reader is None or len(text) > heads.MAX_HEAD or not text.startswith(b"POST "):
@@ -537,6 +539,7 @@ class Connection(asyncio.Protocol):
 
     def write_answer(self, data: bytes, body: bytes) -> None:
         """Write some of the answer of the present exchange."""
+        self._touched = self._requests.clock()
         if not self._transport.is_closing():
             self._transport.write(data)
             if body:
@@ -618,6 +621,7 @@ class Connection(asyncio.Protocol):
 
     def look_what_to_read(self) -> None:
         """Answers have begun or ceased to wait for the client, or all are given; or an exchange has enough, or not."""
+        self._touched = self._requests.clock()
         self._update_reading()
         if self._state is _HELD and not self._pending and not self._is_paused:
             # Not now: this may be in the midst of `_serve`, or of answers to others.
@@ -693,7 +697,8 @@ class Connection(asyncio.Protocol):
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         asked = self._exchange
         if asked is not None and not asked.is_answered:
-            pass  # a stream may take its time, and whoever takes nothing of one is found by its socket
+            if not self._is_paused:  # whoever takes nothing is found by its socket
+                asked.expire(now, self._touched, self._requests.rules.bodies.read_timeout)
         elif self._is_paused or self._state is _ENDED:
             patience = self._requests.rules.patience.seconds(self._unsent_bytes)
             if self._is_parting and not self._is_paused:
@@ -722,7 +727,7 @@ class Connection(asyncio.Protocol):
         if self._state is _ENDED:
             return False
         if self._exchange is not None:
-            return self._touched >= begun
+            return self._exchange.started >= begun
         if self._head is not None:
             return self._head.began >= begun
         return self._touched == self._came >= begun

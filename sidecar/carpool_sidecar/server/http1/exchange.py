@@ -41,6 +41,13 @@ class Consumer(Protocol):
     def lost(self) -> None:
         """The caller is gone: nobody waits for the answer any more."""
 
+    def expire(self, now: float, quiet_since: float, patience: float) -> None:
+        """Look whether a side that should send has sent nothing for more than `patience` seconds.
+
+        Since `quiet_since` nothing came from the caller or went to it, and it was not told that it may go on. Called
+        again and again while the caller takes all.
+        """
+
 
 class Connection(Protocol):
     """The caller's."""
@@ -69,15 +76,15 @@ class Connection(Protocol):
 class Exchange:
     """One request, which came at `started`, and its answer.
 
-    `wants_more` is whether its consumer takes more of the body. `is_beginning` until all that came with the head was
-    handed on, `is_answered` once the answer is complete or nobody waits for it, `has_begun` once some of it was
-    written. `held` are the bytes that count for it.
+    `wants_more` is whether its consumer takes more of the body, `is_continued` once the caller was told to send it.
+    `is_beginning` until all that came with the head was handed on, `is_answered` once the answer is complete or nobody
+    waits for it, `has_begun` once some of it was written. `held` are the bytes that count for it.
     """
 
     # State: those; the consumer, once there is one; the task that answers, if one does.
     __slots__ = (
         "answered_at", "connection", "consumer", "has_begun", "head", "held", "is_answered", "is_beginning",
-        "is_broken", "is_closing", "is_tunnel", "reader", "started", "task", "wants_more",
+        "is_broken", "is_closing", "is_continued", "is_tunnel", "reader", "started", "task", "wants_more",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, head: messages.RequestHead, started: float) -> None:
@@ -89,7 +96,7 @@ class Exchange:
         self.task: asyncio.Task[None] | None = None
         self.wants_more = self.is_beginning = True
         self.held = 0
-        self.is_answered = self.has_begun = self.is_broken = self.is_tunnel = False
+        self.is_answered = self.has_begun = self.is_broken = self.is_tunnel = self.is_continued = False
         self.answered_at = 0.0
         self.is_closing = not head.keep_alive
 
@@ -125,6 +132,11 @@ class Exchange:
         if self.consumer is not None and not self.is_answered:
             self.consumer.settled()
 
+    def expire(self, now: float, quiet_since: float, patience: float) -> None:
+        """As `Consumer.expire`."""
+        if self.consumer is not None and not self.is_tunnel:
+            self.consumer.expire(now, quiet_since, patience)
+
     def full(self, is_full: bool) -> None:
         """Whether the caller takes no more for now."""
         if self.consumer is not None and not self.is_answered:
@@ -149,14 +161,20 @@ class Exchange:
 
     @property
     def expects_continue(self) -> bool:
-        """Whether the caller waits to be told before it sends the rest of its body."""
-        is_waiting = not self.reader.is_complete and not self.reader.received and not self.reader.chunks
+        """Whether the caller waits to be told before it sends its body: until then nobody knows whether it will."""
+        is_waiting = not self.is_continued and not self.reader.is_complete and not self.reader.chunks
         version = self.head.version
-        return is_waiting and version == messages.HTTP_1_1 and headers_.expects_continue(self.head.headers)
+        return (
+            is_waiting
+            and not self.reader.received
+            and version == messages.HTTP_1_1
+            and headers_.expects_continue(self.head.headers)
+        )
 
     def send_continue(self) -> None:
         """Let the caller go on with its body, if it waits for that."""
         if self.expects_continue and not self.has_begun:
+            self.is_continued = True
             self.connection.write_answer(_CONTINUE, b"")
 
     def want(self, wanted: bool) -> None:
@@ -186,7 +204,7 @@ class Exchange:
         if self.is_answered:
             return
         version, is_old = self.head.version, self.head.version == messages.HTTP_1_0
-        close = close or answer.close or self.is_closing
+        close = close or answer.close or self.is_closing or self.expects_continue
         if version != messages.HTTP_1_1 and not is_old:
             close = True
         head, *body = responses.render(answer._replace(close=False), close and not is_old)

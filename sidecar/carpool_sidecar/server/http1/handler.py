@@ -335,6 +335,9 @@ class CollectedBody:
     def lost(self) -> None:
         """Implements `exchange.Consumer`: the task is cancelled."""
 
+    def expire(self, now: float, quiet_since: float, patience: float) -> None:
+        """Implements `exchange.Consumer`: whoever reads has a time limit of its own."""
+
     def _tell(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():

@@ -277,7 +277,7 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
         parser.feed_data(text)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
-    if messages.is_of_other_protocol(text):
+    if not messages.begins_with_request_line(text):
         return None
     if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
         return None

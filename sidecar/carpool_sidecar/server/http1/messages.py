@@ -39,9 +39,10 @@ _SINGLE: Final[frozenset[str]] = frozenset(
     }
 )  # fmt: skip
 _TLS: Final = b"\x16\x03"
-_OTHER_PROTOCOL = re.compile(rb"[\r\n]*\S+ +\S+ +(?:RTSP|ICE)/")
-# RFC 9112, 7.1. A size that is longer is larger than any body; extensions are ignored, in bounds.
-_SIZE = re.compile(rb"0*[0-9A-Fa-f]{1,15}")
+# RFC 9112, 3: one space each. The parser takes several, and the protocols RTSP and ICE.
+_REQUEST_LINE = re.compile(rb"[\r\n]*[^ \r\n]+ [^ \r\n]+(?: HTTP/[^ \r\n]+)?\r\n")
+# RFC 9112, 7.1. A size that is longer is larger than any body, or has zeros that not all servers count alike.
+_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _EXTENSIONS = re.compile(
     rb"(?:;[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:=(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+|\"(?:[^\x00-\x08\x0a-\x1f\x7f\"\\]|\\[\x20-\x7e])*\"))?)*"
 )
@@ -116,7 +117,7 @@ def read_head(text: bytes) -> RequestHead:
         raise Malformed(_words(text, error)) from None
     finally:
         collector.parser = None
-    if not collector.is_complete or is_of_other_protocol(text):
+    if not collector.is_complete or not begins_with_request_line(text):
         raise Malformed("this is no request of HTTP/1.1")
     found = [(name.decode(errors="surrogateescape"), _text(value)) for name, value in collector.fields]
     headers = CIMultiDict(found)
@@ -133,9 +134,9 @@ def read_head(text: bytes) -> RequestHead:
     return RequestHead(method, target, version, headers, length, keep_alive)
 
 
-def is_of_other_protocol(head: bytes) -> bool:
-    """Whether a head is one of RTSP or ICE, which the parser reads as well."""
-    return _OTHER_PROTOCOL.match(head) is not None
+def begins_with_request_line(head: bytes) -> bool:
+    """Whether the first line of a head is one of HTTP, as everybody reads it; without a version it may be."""
+    return _REQUEST_LINE.match(head) is not None
 
 
 def _may_be_misread(method: str, version: Version, headers: CIMultiDict[str], length: int | None) -> bool:

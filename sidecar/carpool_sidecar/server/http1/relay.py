@@ -88,11 +88,12 @@ class Relay:
     # State of the request: _unsent pieces wait for a connection, or for what comes with them; so many bytes are
     # _missing, where that is known; _is_whole once there are no more; _is_again on the second try. Of the answer:
     # _unwritten pieces wait for what comes with them; _status, 0 until its head came; _is_chunked, whether it goes in
-    # chunks; _close behind it. Of a tunnel: _is_tunnel; whether each side is _done sending, or _gone.
+    # chunks; _is_of_length, whether it says how long it is; _close behind it.
+    # Of a tunnel: _is_tunnel; whether each side is _done sending, or _gone.
     __slots__ = (
         "_ask", "_caller_done", "_caller_gone", "_close", "_connection", "_exchange", "_is_again", "_is_chunked",
-        "_is_tunnel", "_is_whole", "_known", "_missing", "_opening", "_predictor_done", "_predictor_gone", "_refuse",
-        "_relays", "_status", "_unsent", "_unwritten", "_upgrade",
+        "_is_of_length", "_is_tunnel", "_is_whole", "_known", "_missing", "_opening", "_predictor_done",
+        "_predictor_gone", "_refuse", "_relays", "_status", "_unsent", "_unwritten", "_upgrade",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -104,12 +105,12 @@ class Relay:
         self._connection: streaming.Connection | None = None
         self._opening: streaming.Opening | None = None
         head = asked.head
-        self._upgrade = headers_.requested_upgrade(head.headers) if head.version == messages.HTTP_1_1 else None
+        self._upgrade = offered_upgrade(head)
         self._ask = self._request_head(known)
         self._unsent = [self._ask, known] if known else [self._ask]
         self._is_whole = known is not None
         self._missing = head.length or 0
-        self._is_again = self._is_chunked = self._close = self._is_tunnel = False
+        self._is_again = self._is_chunked = self._is_of_length = self._close = self._is_tunnel = False
         self._caller_done = self._caller_gone = self._predictor_done = self._predictor_gone = False
         self._status = 0
         self._unwritten: list[bytes] = []
@@ -151,7 +152,9 @@ class Relay:
         self._connection = connection
         head = self._exchange.head
         is_odd = head.length != 0 and head.method in _WITHOUT_BODY_MOSTLY
-        connection.take(self, head.method == "HEAD", is_last=is_odd)
+        # Whoever writes a body behind the head of its answer to HEAD may do so when that is read already.
+        is_head = head.method == "HEAD"
+        connection.take(self, is_head, is_last=is_odd or is_head)
 
     # --- the request -------------------------------------------------------------------------------------------
 
@@ -195,16 +198,32 @@ class Relay:
 
     def body_broken(self, words: str) -> None:
         """Implements `exchange.Consumer`."""
+        self._end_without(errors.MalformedBody(f"the body is not valid HTTP: {words}"))
+
+    def _end_without(self, error: errors.CarpoolError) -> None:
+        """The rest of the request does not come."""
         self._drop()
         if self._status:
             self._reset()
         else:
-            self._refuse(errors.MalformedBody(f"the body is not valid HTTP: {words}"))
+            self._refuse(error)
 
     def caller_full(self, is_full: bool) -> None:
         """Implements `exchange.Consumer`."""
         if self._connection is not None:
             self._connection.read(not is_full)
+
+    def expire(self, now: float, quiet_since: float, patience: float) -> None:
+        """Implements `exchange.Consumer`. An answer without a length may be a stream, which may take its time."""
+        if now - quiet_since <= patience:
+            return
+        if not self._is_whole and self._exchange.wants_more:
+            self._exchange.is_closing = True
+            self._end_without(errors.BodyTooLate())
+        elif self._is_whole and self._is_of_length:
+            log.warning("the predictor's answer stopped, the caller's connection is reset")
+            self._drop()
+            self._reset()
 
     def lost(self) -> None:
         """Implements `exchange.Consumer`."""
@@ -238,11 +257,13 @@ class Relay:
         asked = self._exchange.head
         self._status = head.status
         fields = headers_.end_to_end(_texts(head.fields))
-        self._close = self._exchange.is_closing or self._relays.is_ending()
+        self._close = self._exchange.is_closing or self._exchange.expects_continue or self._relays.is_ending()
         if head.status in _BODILESS or asked.method == "HEAD":
             if head.status == http.HTTPStatus.NO_CONTENT:
                 fields.popall("Content-Length", None)
-        elif head.length is None:
+        elif head.length is not None:
+            self._is_of_length = True
+        else:
             self._is_chunked = asked.version == messages.HTTP_1_1
             if self._is_chunked:
                 fields["Transfer-Encoding"] = "chunked"
@@ -335,7 +356,7 @@ class Relay:
 
     def switched(self, head: streaming.AnswerHead) -> None:
         """Implements `streaming.Receiver`."""
-        asked = self._exchange
+        asked, told = self._exchange, _texts(head.fields)
         error: errors.CarpoolError | None = None
         if self._upgrade is None:
             error = errors.UpstreamBroken("the predictor switched protocols without being asked")
@@ -343,7 +364,8 @@ class Relay:
             error = errors.UpstreamBroken("the predictor switched protocols before the request was complete")
         elif self._relays.is_closed:
             error = errors.Draining()
-        told = _texts(head.fields)
+        elif not headers_.accepts_upgrade(self._upgrade, told):
+            error = errors.UpstreamBroken("the predictor switched to a protocol that was not offered")
         if error is not None:
             self._drop()
             self._refuse(error)
@@ -387,6 +409,17 @@ class Relay:
             self.close_tunnel()
         if self._caller_gone and self._predictor_gone:
             self._relays.tunnels.discard(self)
+
+
+def offered_upgrade(head: messages.RequestHead) -> str | None:
+    """The protocols that are offered to the predictor, as the value of `Upgrade`; None if a request offers none.
+
+    None with a body, either: servers disagree about that, and uvicorn takes it for the next request. An offer may be
+    ignored (RFC 9110, 7.8).
+    """
+    if head.version != messages.HTTP_1_1 or head.length != 0:
+        return None
+    return headers_.requested_upgrade(head.headers)
 
 
 def request_head(

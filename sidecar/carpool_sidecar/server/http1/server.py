@@ -67,6 +67,7 @@ class Server:
         for connection in self._connections - asking:
             connection.shut()
         await self._until_gone(lambda: bool(asking & self._connections), min(patience, LINGER))
+        await listening.until_read()
         for connection in asking & self._connections:
             connection.shut()
         await self._until_gone(lambda: bool(self._connections), patience)

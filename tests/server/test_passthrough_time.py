@@ -1,0 +1,105 @@
+"""Bodies that stop: a caller or a predictor that sends no more is not waited for for ever, but streams may be quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+Start = Callable[..., Awaitable[Any]]
+TIMEOUT = 40.0  # seconds
+HEAD = b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n"
+GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
+STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+pytestmark = pytest.mark.looptime
+
+
+@pytest.fixture
+def relayed(proxy_predictor: Start, proxy_front: Start, proxy_connect: Start) -> Start:
+    """Connects a caller to a relay in front of this predictor."""
+
+    async def relayed(predictor: Callable[[Reader, Writer], Awaitable[None]]) -> tuple[Reader, Writer]:
+        _, port = await proxy_front(await proxy_predictor(predictor), timeout=TIMEOUT)
+        reader, writer = await proxy_connect(port)
+        return reader, writer
+
+    return relayed
+
+
+async def test_a_body_that_stops_coming_is_408_and_the_predictor_is_let_go(relayed: Start, looptime: float) -> None:
+    let_go = asyncio.Event()
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\nabc")
+        await reader.read()
+        let_go.set()
+
+    reader, writer = await relayed(predictor)
+    writer.write(HEAD + b"abc")
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nConnection: close\r\n" in answer
+    assert b"the request body did not arrive in time" in answer
+    assert TIMEOUT <= looptime < TIMEOUT + 5
+    await let_go.wait()
+
+
+async def test_a_body_that_comes_slowly_may_take_its_time(relayed: Start, looptime: float) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"0123456789")
+        writer.write(OK + b"0123456789")
+
+    reader, writer = await relayed(predictor)
+    writer.write(HEAD)
+    for digit in b"0123456789":
+        await asyncio.sleep(TIMEOUT * 0.9)
+        writer.write(bytes([digit]))
+    assert (await reader.readuntil(b"0123456789")).startswith(b"HTTP/1.1 200 ")
+    assert looptime > TIMEOUT * 8
+
+
+async def test_an_answer_that_stops_short_of_its_length_resets_the_callers_connection(
+    relayed: Start, looptime: float
+) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(3):
+            writer.write(OK + b"a" if not _ else b"a")
+            await asyncio.sleep(TIMEOUT * 0.8)
+        await reader.read()
+
+    reader, writer = await relayed(predictor)
+    writer.write(GET)
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    assert TIMEOUT * 2.6 <= looptime < TIMEOUT * 3
+
+
+async def test_a_stream_may_be_quiet_for_longer(relayed: Start, looptime: float) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(STREAM + b"1\r\na\r\n")
+        await asyncio.sleep(TIMEOUT * 3)
+        writer.write(b"1\r\nb\r\n0\r\n\r\n")
+
+    reader, writer = await relayed(predictor)
+    writer.write(GET)
+    assert (await reader.readuntil(b"\r\n0\r\n\r\n")).endswith(b"b\r\n0\r\n\r\n")
+    assert looptime >= TIMEOUT * 3
+
+
+async def test_whoever_was_not_told_to_send_its_body_is_told_that_the_connection_ends(relayed: Start) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.read()
+
+    reader, writer = await relayed(predictor)
+    probe = b"GET / HTTP/1.1\r\nHost: h\r\nK-Network-Probe: queue\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+    writer.write(probe)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 ")
+    assert b"\r\nConnection: close\r\n" in head
