@@ -351,6 +351,12 @@ def test_the_page_has_every_table_and_names_each_run_once() -> None:
     assert len(widths) <= 2  # the table's, and the line that names the run
 
 
+def test_the_page_for_readers_has_the_figures_without_verdicts_and_without_how_busy_the_measuring_was() -> None:
+    page = program.markdown(SECTIONS, is_for_readers=True)
+    assert "| 128, with | 12,500 | 12.5x |" in page
+    assert not [word for word in ("Targets", "cores busy", "lag") if word in page]
+
+
 def test_a_run_is_named_by_its_command_without_places_and_by_a_commit_that_has_no_changes() -> None:
     run = FACTS | {"command": "python -m benchmarks.gpu --only a --json /x/a.json --out /x"}
     assert results.heading(run).startswith(

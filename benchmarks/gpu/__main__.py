@@ -101,21 +101,24 @@ def _publish(options: argparse.Namespace, console: Console, sections: Sequence[r
         console.print(tables.terminal(tables.verdict_table(tables.verdicts(sections))))
     has_chart = chart.draw(sections, options.out / "gpu.svg")
     if options.page:
-        options.page.write_text(renewed(options.page.read_text(), markdown(sections, with_verdicts=False)))
+        options.page.write_text(renewed(options.page.read_text(), markdown(sections, is_for_readers=True)))
         chart.draw(sections, options.page.with_suffix(".svg"))
         console.print(f"written to {options.page}")
     console.print(f"written to {options.out}: gpu.md{', gpu.svg' if has_chart else ''}")
 
 
-def markdown(sections: Sequence[results.Section], *, with_verdicts: bool = True) -> str:
-    """All of it as a page: runs that are the same are named once. Verdicts are for who works on it, not for readers."""
-    parts = [tables.markdown(tables.verdict_table(tables.verdicts(sections)))] if with_verdicts else []
+def markdown(sections: Sequence[results.Section], *, is_for_readers: bool = False) -> str:
+    """All of it as a page: runs that are the same are named once. Verdicts, and how busy the machine was with the
+    measuring, are for who works on it.
+    """
+    parts = [] if is_for_readers else [tables.markdown(tables.verdict_table(tables.verdicts(sections)))]
     told: dict[str, Any] | None = None
     for section in sections:
         if section.facts != told:
             told = section.facts
             parts.append(results.heading(told))
-        parts += [tables.markdown(table) for table in tables_of(section)]
+        shown = [table.for_readers() if is_for_readers else table for table in tables_of(section)]
+        parts += map(tables.markdown, shown)
     return "\n\n".join(parts) + "\n"
 
 

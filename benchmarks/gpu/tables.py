@@ -20,6 +20,19 @@ class Table(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    def for_readers(self) -> Table:
+        """Without columns that tell how the machine was busy with the measuring, and without those that are empty."""
+        kept = [
+            place
+            for place, column in enumerate(self.columns)
+            if column not in _OF_THE_MEASURING and any(row[place] for row in self.rows)
+        ]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return Table(self.title, [self.columns[place] for place in kept], rows)
+
+
+_OF_THE_MEASURING = {"client's lag p99", "cores busy"}
+
 
 class Verdict(NamedTuple):
     """A target, what was measured, and whether that meets it."""
