@@ -1,4 +1,4 @@
-"""Answers through a whole sidecar, on both lanes, that have to reach callers as the predictor gave them."""
+"""Answers through a whole sidecar that have to reach callers as the predictor gave them."""
 
 from __future__ import annotations
 

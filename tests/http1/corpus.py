@@ -55,6 +55,15 @@ KINDS = {
     "probe": t.request(b"", b"/", b"K-Network-Probe: queue", method=b"GET", length=False),
     "refused upgrade": t.request(b"", _OTHER, b"Connection: Upgrade", b"Upgrade: tcp", method=b"GET", length=False),
 }
+MALFORMED = (
+    b"\0\0\0\0", b"garbage\r\n\r\n", b"GET\r\n\r\n", b"\r\n\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"POST", b"\xff" * 50,
+    b"A" * 70_000, b" ", b"\r", b"\n", b"}", b"0\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", GET.replace(b"Host: h\r\n",
+    b""),
+    GET.replace(b"Host: h", b"Host: h\r\nHost: i"), t.request(b"", _OTHER, b"Content-Length: x", length=False),
+    t.request(b"", _OTHER, *(b"X-%d: v" % number for number in range(200))),
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+)  # fmt: skip
 _ASKED = {
     "predict": (b"POST " + _ECHO, _BODY),
     "PUT": (b"PUT " + _OTHER, b"abc"),
@@ -334,18 +343,9 @@ def _pipelines() -> Made:
     for (first, one), (second, two) in itertools.product(KINDS.items(), KINDS.items()):
         yield f"{first}, {second}", (one + two + NEXT,)
         yield f"{first}, {second} cut", (one + two[:20], two[20:] + NEXT)
-    malformed = (
-        b"\0\0\0\0", b"garbage\r\n\r\n", b"GET\r\n\r\n", b"\r\n\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"POST", b"\xff" * 50,
-        b"A" * 70_000, b" ", b"\r", b"\n", b"}", b"0\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", GET.replace(b"Host: h\r\n",
-        b""),
-        GET.replace(b"Host: h", b"Host: h\r\nHost: i"), t.request(b"", _OTHER, b"Content-Length: x", length=False),
-        t.request(b"", _OTHER, *(b"X-%d: v" % number for number in range(200))),
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    )  # fmt: skip
-    for (kind, good), (place, bad) in itertools.product(KINDS.items(), enumerate(malformed)):
+    for (kind, good), (place, bad) in itertools.product(KINDS.items(), enumerate(MALFORMED)):
         yield f"{kind}, then {place} {_said(bad)}", (good + bad, NEXT)
-    for place, bad in enumerate(malformed):
+    for place, bad in enumerate(MALFORMED):
         yield f"{place} {_said(bad)}", (bad, NEXT)
         yield (
             f"{place} {_said(bad)} by bytes",

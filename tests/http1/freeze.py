@@ -38,22 +38,29 @@ Outcomes = dict[str, str]
 
 
 class Site:
-    """A sidecar and its predictor, in a loop of virtual time."""
+    """A sidecar and its predictor, in a loop of virtual time unless a test says otherwise.
 
-    def __init__(self) -> None:
+    Without a `short_way` plain predict requests are served as any others are.
+    """
+
+    def __init__(self, short_way: bool = True, predictor: exchange.Predictor | None = None, **chosen: Any) -> None:
         self._number = _FIRST_NUMBER
-        self.predictor = exchange.Predictor()
+        self._short_way = short_way
+        self._chosen = {**_CHOSEN, **chosen}
+        self.predictor = predictor or exchange.Predictor()
 
     async def start(self) -> None:
         """Listen."""
         self.port, admin_port, component_port = loopback.free_ports(3)
         await self.predictor.listen(component_port)
         ports: dict[str, Any] = {"port": self.port, "admin_port": admin_port, "component_port": component_port}
-        settings = config.Settings(host="127.0.0.1", admin_host="127.0.0.1", **ports, **_CHOSEN)
+        settings = config.Settings(host="127.0.0.1", admin_host="127.0.0.1", **ports, **self._chosen)
         clock = asyncio.get_running_loop().time
         probe = probes.tcp_probe(component_port)
         self.sidecar = wiring.Sidecar(settings, (probe,), clock, cpu_clock=lambda: 0.0)
         await self.sidecar.start()
+        if not self._short_way and self.sidecar._http is not None:
+            self.sidecar._http.reader = None  # as where nothing is batched
 
     async def stop(self) -> None:
         """Close everything."""

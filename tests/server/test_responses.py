@@ -1,4 +1,4 @@
-"""Answers as bytes on the wire: complete, framed so that the next one is found, and the same for all lanes."""
+"""Answers as bytes on the wire: complete, framed so that the next one is found."""
 
 from __future__ import annotations
 

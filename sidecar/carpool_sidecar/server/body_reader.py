@@ -65,7 +65,7 @@ class BodyReader:
     `max_body_bytes` caps one body, as sent and as decoded. What is being received and decoded counts in `memory`,
     which tells whether there is room. `read_timeout` is in seconds, for a whole body to arrive and be decoded. What a
     request declares but has not sent is not counted: it would cost its sender nothing to keep everybody else out.
-    Large ones are decoded in `turns`, which all lanes share.
+    Large ones are decoded in `turns`, which all share.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Clients that take nothing, or left unnoticed, and how long bytes may wait for them: on all ports, in all lanes.
+"""Clients that take nothing, or left unnoticed, and how long bytes may wait for them: on all ports.
 
 A client decides when it reads. What it does not take waits in the transport and in the kernel, where it has memory, a
 file and a place among the connections, and nothing else ends that: the server has done its part, and a connection that

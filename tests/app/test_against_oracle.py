@@ -1,4 +1,4 @@
-"""Through a whole sidecar each caller gets what it would have got alone: every built-in rule, both HTTP servers.
+"""Through a whole sidecar each caller gets what it would have got alone: every built-in rule, on either way through it.
 
 What is asked comes from many callers at one moment, in pieces of any size, compressed or not. See tests/protocols for
 the same of the codecs by themselves, with more examples.
@@ -15,14 +15,16 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import looptime
 import pytest
 from aiohttp import web
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from carpool_sidecar.protocols import interface
+from tests import examples
 from tests.fakes import v2_calls, v2_http
-from tests.lanes import exchange, lane, streams
+from tests.http1 import exchange, freeze, tables
 from tests.protocols import oracle, scenes
 from tests.protocols import test_tensors_against_oracle as tensors
 from tests.protocols.v2_http import v2_server
@@ -30,7 +32,7 @@ from tests.protocols.v2_http import v2_server
 pytestmark = pytest.mark.timeout(300)  # thousands of requests
 
 # Everything that comes at one moment leaves together.
-_TOGETHER = {"max_latency": 50.0, "max_batch_size": 256, "max_queue_instances": 10_000, "max_body_bytes": 8_000_000}
+_TOGETHER = {"max_latency": 500.0, "max_batch_size": 256, "max_queue_instances": 10_000, "max_body_bytes": 8_000_000}
 _PATHS = {
     "openai-embeddings": "/v1/embeddings", "tei-embed": "/embed", "hf-toolkit": "/predict", "mlflow": "/ml/invocations",
     "tfserving-columns": "/v1/models/m:predict", "tfserving-classify": "/v1/models/m:classify",
@@ -56,18 +58,28 @@ class Asked(NamedTuple):
     cuts: Sequence[int]
 
 
-class Stub(lane.Lane):
-    """A sidecar before a predictor that is a function of path, headers and body."""
+class Predictor(exchange.Predictor):
+    """A function of path, headers and body, or an application."""
 
-    def __init__(self, fast: str, **chosen: Any) -> None:
-        super().__init__(fast, **_TOGETHER, **chosen)
+    def __init__(self, application: web.Application | None = None) -> None:
+        super().__init__()
         self.behave: Callable[[str, Mapping[str, str], bytes], web.Response] = lambda *_: web.Response(status=404)
         self.calls = 0
-        self._runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=0.1)
+        self._application = application
 
-    def stand_before(self, app: web.Application) -> None:
-        """Have this for the predictor."""
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)  # type: ignore[assignment]
+    async def listen(self, port: int) -> None:
+        """Begin."""
+        self._runner: web.BaseRunner
+        if self._application is None:
+            self._runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=0.1)
+        else:
+            self._runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port, backlog=1024).start()
+
+    async def close(self) -> None:
+        """End."""
+        await self._runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET":  # it tells of its models no more than MLServer does
@@ -78,18 +90,25 @@ class Stub(lane.Lane):
         self.calls += 1
         return self.behave(request.path_qs, request.headers, await request.content.read())
 
+
+class Stub:
+    """A sidecar before such a predictor, with a short way for plain requests or without."""
+
+    def __init__(self, short_way: bool, predictor: Predictor, **chosen: Any) -> None:
+        self.predictor = predictor
+        self.site = freeze.Site(short_way, predictor, **_TOGETHER, **chosen)
+
     async def ask(self, asked: Sequence[Asked]) -> list[Answer]:
         """All at once, each on a connection of its own."""
-        self.calls = 0
+        self.predictor.calls = 0
         return await asyncio.gather(*map(self._ask, asked))
 
     async def _ask(self, asked: Asked) -> Answer:
+        loop = asyncio.get_running_loop()
         edges = sorted({0, len(asked.raw), *asked.cuts})
-        steps: list[exchange.Step] = []
-        for start, stop in itertools.pairwise(edges):
-            steps += [asked.raw[start:stop], exchange.Turns(2)]
-        found = await self.converse(steps)
-        head, _, body = found.data.partition(b"\r\n\r\n")
+        _, client = await loop.create_connection(exchange.Client, "127.0.0.1", self.site.port)
+        await client.converse([asked.raw[start:stop] for start, stop in itertools.pairwise(edges)])
+        head, _, body = bytes(client.data).partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         return Answer(int(first.split(" ")[1]), headers, unchunked(body) if "transfer-encoding" in headers else body)
@@ -104,6 +123,15 @@ def unchunked(body: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
+def virtual_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop whose clock jumps to the next timer when nothing else is left to do."""
+    loop = looptime.new_event_loop(start=0, noop_cycles=4)
+    yield loop
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+@pytest.fixture(scope="module")
 def stubs(virtual_loop: asyncio.AbstractEventLoop) -> Iterator[list[Stub]]:
     yield from started(virtual_loop, lists=",".join(_PATHS))
 
@@ -114,19 +142,15 @@ def before_v2(virtual_loop: asyncio.AbstractEventLoop) -> Iterator[list[Stub]]:
 
 
 def started(loop: asyncio.AbstractEventLoop, is_v2: bool = False, **chosen: Any) -> Iterator[list[Stub]]:
-    """Both lanes."""
-
-    async def start(fast: str) -> Stub:
-        stub = Stub(fast, **chosen)
-        if is_v2:
-            stub.stand_before(v2_http.application(v2_calls.Calls()))
-        await stub.start()
-        return stub
-
-    found = [loop.run_until_complete(start(fast)) for fast in ("on", "off")]
+    """One of either kind."""
+    found = []
+    for short_way in (True, False):
+        application = v2_http.application(v2_calls.Calls()) if is_v2 else None
+        found.append(Stub(short_way, Predictor(application), **chosen))
+        loop.run_until_complete(found[-1].site.start())
     yield found
     for each in found:
-        loop.run_until_complete(each.stop())
+        loop.run_until_complete(each.site.stop())
 
 
 @st.composite
@@ -141,10 +165,10 @@ def written(draw: st.DrawFn, path: str, body: bytes, *lines: bytes) -> Asked:
     told = [b"Content-Encoding: " + coding] * bool(coding) + [*lines, b"Connection: close"]
     size = draw(st.sampled_from([0, 0, 0, 1, 7, 1000]))
     if size:
-        chunked = streams.chunked(sent, *[size] * min(len(sent) // size, 50))
-        raw = streams.request(chunked, path.encode(), *told, b"Transfer-Encoding: chunked", length=False)
+        chunked = tables.chunked(sent, *[size] * min(len(sent) // size, 50))
+        raw = tables.request(chunked, path.encode(), *told, b"Transfer-Encoding: chunked", length=False)
     else:
-        raw = streams.request(sent, path.encode(), *told)
+        raw = tables.request(sent, path.encode(), *told)
     return Asked(raw, draw(st.lists(st.integers(1, len(raw) - 1), max_size=4)))
 
 
@@ -152,7 +176,7 @@ _JSON = b"Content-Type: application/json"
 _BATCH = re.compile(rb'"batchId":"[0-9a-f-]{36}"')
 
 
-@streams.examples(60)
+@examples.examples(60)
 @given(st.sampled_from([_V1, *_RULES]), st.data())
 def test_each_caller_of_a_list_gets_what_it_would_get_alone(
     stubs: list[Stub], virtual_loop: asyncio.AbstractEventLoop, path: str, data: st.DataObject
@@ -163,7 +187,7 @@ def test_each_caller_of_a_list_gets_what_it_would_get_alone(
     check(stubs, virtual_loop, path, scene, asked)
 
 
-@streams.examples(8)
+@examples.examples(8)
 @given(st.sampled_from([_V1, _V1, *_RULES]), st.integers(0, 3), st.data())
 def test_bodies_and_answers_that_are_read_in_steps_are_no_others(
     stubs: list[Stub], virtual_loop: asyncio.AbstractEventLoop, path: str, which: int, data: st.DataObject
@@ -183,7 +207,7 @@ def test_bodies_and_answers_that_are_read_in_steps_are_no_others(
 def check(
     stubs: list[Stub], loop: asyncio.AbstractEventLoop, path: str, scene: scenes.Scene, asked: Sequence[Asked]
 ) -> None:
-    """Both lanes answer all callers as the scene's server would answer each alone."""
+    """Both answer all callers as the scene's server would answer each alone."""
 
     def behave(target: str, headers: Mapping[str, str], body: bytes) -> web.Response:
         assert target == path
@@ -194,9 +218,9 @@ def check(
         return web.Response(body=answer, content_type="application/json")
 
     for stub in stubs:
-        stub.behave = behave
+        stub.predictor.behave = behave
         found = loop.run_until_complete(stub.ask(asked))
-        event(f"{len(asked)} requests in {stub.calls} calls")
+        event(f"{len(asked)} requests in {stub.predictor.calls} calls")
         for body, got in zip(scene.bodies, found, strict=True):
             alone = behave(path, {}, body).body
             assert isinstance(alone, bytes)
@@ -207,7 +231,7 @@ def check(
             assert _BATCH.sub(b'"batchId":"b"', got.body) == alone
 
 
-@streams.examples(25)
+@examples.examples(25)
 @given(st.data(), st.booleans())
 def test_each_caller_of_v2_gets_what_it_would_get_alone(
     stubs: list[Stub], virtual_loop: asyncio.AbstractEventLoop, data: st.DataObject, is_odd: bool
@@ -229,9 +253,9 @@ def test_each_caller_of_v2_gets_what_it_would_get_alone(
         kind = b"application/json" if each.json_size is None else b"application/octet-stream"
         asked.append(data.draw(written(_V2, each.body, b"Content-Type: " + kind, *size)))
     for stub in stubs:
-        stub.behave = behave
+        stub.predictor.behave = behave
         found = virtual_loop.run_until_complete(stub.ask(asked))
-        event(f"{len(asked)} requests in {stub.calls} calls")
+        event(f"{len(asked)} requests in {stub.predictor.calls} calls")
         for caller, got in zip(callers, found, strict=True):
             assert got.status == 200, got
             names = ("content-type", v2_server.HEADER.lower())
@@ -253,7 +277,7 @@ _QUESTIONS = st.one_of(
 )
 
 
-@streams.examples(25)
+@examples.examples(25)
 @given(st.lists(_QUESTIONS, min_size=2, max_size=6), st.data())
 def test_each_caller_of_v1_and_of_embeddings_before_v2_gets_what_it_would_get_alone(
     before_v2: list[Stub],
