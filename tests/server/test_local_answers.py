@@ -95,8 +95,10 @@ class Questions:
     ],
 )
 async def test_readiness_is_told_in_v1s_words(target: str, status: int, body: object) -> None:
-    answer = await local_answers.V1Models(Questions()).answer("GET", target)
-    assert answer is not None
+    v1_models = local_answers.V1Models(Questions())
+    assert v1_models.answers("GET", target)
+    assert v1_models.answers("HEAD", target)
+    answer = await v1_models.answer(target)
     assert (answer.status, json.loads(answer.body)) == (status, body)
 
 
@@ -104,20 +106,19 @@ async def test_readiness_is_told_in_v1s_words(target: str, status: int, body: ob
     ("method", "target"),
     [("POST", "/v1/models/m"), ("GET", "/v2/models"), ("GET", "/v1/models/m:predict"), ("GET", "/v1/modelsx")],
 )
-async def test_nothing_else_is_answered(method: str, target: str) -> None:
-    assert await local_answers.V1Models(Questions()).answer(method, target) is None
+def test_nothing_else_is_answered(method: str, target: str) -> None:
+    assert not local_answers.V1Models(Questions()).answers(method, target)
 
 
 @pytest.mark.parametrize(("is_http", "name"), [(True, ("b%20c", "1%2F2")), (False, ("b c", "1/2"))])
 async def test_the_predictor_is_asked_by_names_as_its_protocol_has_them(is_http: bool, name: tuple[str, str]) -> None:
     questions = Questions()
-    await local_answers.V1Models(questions, is_http).answer("GET", "/v1/models/b%20c/versions/1%2F2")
+    await local_answers.V1Models(questions, is_http).answer("/v1/models/b%20c/versions/1%2F2")
     assert questions.asked == [models.ModelName(*name)]
 
 
 async def test_a_predictor_that_cannot_be_asked_is_told_as_such() -> None:
     questions = Questions()
     questions.error = errors.UpstreamUnreachable()
-    answer = await local_answers.V1Models(questions).answer("GET", "/v1/models/m")
-    assert answer is not None
+    answer = await local_answers.V1Models(questions).answer("/v1/models/m")
     assert (answer.status, json.loads(answer.body)) == (502, {"error": "the predictor cannot be reached"})

@@ -195,8 +195,8 @@ async def test_requests_share_a_connection_to_the_predictor(
 class NoQuestions:
     """Implements `local_answers.V1Models` for requests that are none of v1's."""
 
-    async def answer(self, method: str, target: str) -> None:
-        await asyncio.sleep(0)
+    def answers(self, method: str, target: str) -> bool:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ class NoQuestions:
     [(b"Content-Length: 5", b"hello"), (b"Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n")],
 )
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
-async def test_a_body_that_came_before_it_was_known_who_answers_arrives_whole(
+async def test_a_body_of_what_might_have_been_a_question_about_models_arrives_whole(
     proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, method: bytes, framing: bytes, body: bytes
 ) -> None:
     got: list[bytes] = []
@@ -224,7 +224,7 @@ async def test_a_body_that_came_before_it_was_known_who_answers_arrives_whole(
     assert [each[-len(body) :] for each in got] == [body, body]
 
 
-async def test_a_body_that_breaks_before_it_was_known_who_answers_is_refused_at_once(
+async def test_a_body_that_breaks_in_the_bytes_of_its_head_is_refused_at_once(
     proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
 ) -> None:
     async def script(reader: Reader, writer: Writer) -> None:

@@ -24,7 +24,7 @@ from carpool_sidecar.server import responses
 PROBER_AGENTS: Final[tuple[str, str]] = ("kube-probe/", "Knative-Activator-Probe")
 _KIND = istr("K-Network-Probe")
 _HASH = "K-Network-Hash"
-_MODEL = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?")
+_MODELS = re.compile(r"/v1/models(?:/?|/([^/:]+)(?:/versions/([^/:]+))?)")
 
 
 def is_probe(headers: MultiMapping[str]) -> bool:
@@ -88,16 +88,17 @@ class V1Models:
         self._questions = questions
         self._is_http = is_http
 
-    async def answer(self, method: str, target: str) -> responses.Response | None:
-        """The answer, or None if this is no such question; `target` as received."""
-        path = routes.origin_form(target).partition("?")[0]
-        if method not in ("GET", "HEAD") or not path.startswith("/v1/models"):
-            return None
+    def answers(self, method: str, target: str) -> bool:
+        """Whether this is such a question; `target` as received."""
+        return method in ("GET", "HEAD") and _asked(target) is not None
+
+    async def answer(self, target: str) -> responses.Response:
+        """The answer to a question."""
+        found = _asked(target)
         try:
-            if path in ("/v1/models", "/v1/models/"):
+            if found is None or found[1] is None:
                 return _json(200, {"models": await self._questions.models()})
-            found = _MODEL.fullmatch(path)
-            return None if found is None else await self._model(found[1], found[2] or "")
+            return await self._model(found[1], found[2] or "")
         except errors.CarpoolError as error:
             return responses.Dialect().error(errors.bare(error))
 
@@ -108,6 +109,10 @@ class V1Models:
             asked = models.ModelName(plain, urllib.parse.unquote(version))
         ready = await self._questions.model_ready(asked)
         return _json(200 if ready else 503, {"name": plain, "ready": ready})
+
+
+def _asked(target: str) -> re.Match[str] | None:
+    return _MODELS.fullmatch(routes.origin_form(target).partition("?")[0])
 
 
 def _json(status: int, value: object) -> responses.Response:

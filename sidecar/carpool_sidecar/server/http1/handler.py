@@ -76,15 +76,13 @@ class Handler:
             self._start(asked, self._probe(asked))
         elif life.draining and local_answers.comes_from_prober(head.headers):
             asked.respond(local_answers.shutting_down())
-        elif self._v1_models is not None and head.method in ("GET", "HEAD"):
-            source = CollectedBody(asked)  # of a body that comes before it is known who answers
-            asked.consumer = source
-            self._start(asked, self._ask_v1(asked, source, self._v1_models))
+        elif self._v1_models is not None and self._v1_models.answers(head.method, head.target):
+            self._start(asked, self._tell_of_models(asked, self._v1_models))
         else:
             self._serve(asked)
 
-    def _serve(self, asked: exchange.Exchange, source: CollectedBody | None = None) -> None:
-        """Put it in a batch, or pass it on; what came of its body may be in the `source`."""
+    def _serve(self, asked: exchange.Exchange) -> None:
+        """Put it in a batch, or pass it on."""
         head, match = asked.head, None
         if self._outcomes is not None:
             try:
@@ -95,9 +93,9 @@ class Handler:
                 if match is None and head.method == "POST":
                     self._metrics.unbatched(errors.NotBatched.OTHER_PATH)
         if self._outcomes is None or match is None:
-            self._pass_on(asked, source=source)
+            self._pass_on(asked)
         else:
-            body = source or CollectedBody(asked)
+            body = CollectedBody(asked)
             asked.consumer = body
             self._start(asked, self._batch(asked, body, self._outcomes, match))
 
@@ -106,12 +104,8 @@ class Handler:
     async def _probe(self, asked: exchange.Exchange) -> None:
         asked.respond(await local_answers.probe_answer(asked.head.headers, self._life.draining, self._ready.check))
 
-    async def _ask_v1(self, asked: exchange.Exchange, source: CollectedBody, models: local_answers.V1Models) -> None:
-        told = await models.answer(asked.head.method, asked.head.target)
-        if told is not None:
-            asked.respond(told)
-        else:
-            self._serve(asked, source)
+    async def _tell_of_models(self, asked: exchange.Exchange, models: local_answers.V1Models) -> None:
+        asked.respond(await models.answer(asked.head.target))
 
     # --- calls in batches --------------------------------------------------------------------------------------
 
