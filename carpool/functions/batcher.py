@@ -177,7 +177,7 @@ class Batcher:
         chosen, size = self.options, self.options.max_batch_size
         if chosen.small_batch_threshold or chosen.allowed_batch_sizes or self.recorder.tracing is not None:
             return 1  # there it matters how many items a call has
-        return size - (self.core.backlog.rows + sum([len(call.members or ()) for call in self._arrived])) % size
+        return size - (self.core.backlog.rows + sum([call.count for call in self._arrived])) % size
 
     def submit(self, call: calls.Call) -> None:
         """Put a call in."""
@@ -232,7 +232,7 @@ class Batcher:
         self.post(self._submit, arrived)
 
     def withdraw(self, call: calls.Call) -> None:
-        """Somebody does not wait for a call any more; if it has members, others may."""
+        """Somebody does not wait for a call any more; others may."""
         self.flush()
         self.post(self._cancel, call)
 
@@ -508,8 +508,7 @@ class Batcher:
         self._outbox.append(functools.partial(self._hand_refusal, request, error))
 
     def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
-        settled, arrived = outcomes.of_answers(answers)
-        futures.settle(settled)
+        arrived = outcomes.hand_over(answers)
         self.recorder.finished(arrived, self.clock())
 
     def _hand_refusal(self, call: calls.Call, error: errors.CarpoolError) -> None:

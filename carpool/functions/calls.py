@@ -25,8 +25,9 @@ Key = tuple[Hashable, ...]
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of a call beside its items."""
 
-Member = tuple[Any, "futures.Future[Any]", contextvars.Context]
-"""One item of a call, with the future and the context variables of who called."""
+
+_new_future = object.__new__
+_copy_context = contextvars.copy_context
 
 
 class WarmUp(tuple[Any, ...]):
@@ -52,66 +53,62 @@ class Batcher(waiting.Batcher, driver.Replier, Protocol):
 class Call(messages.Request):
     """A call of one or more items: a request of the scheduler, and the source of its futures.
 
-    Its `members` have a future each; if they are None, its `tag` takes the outcome of all, a future or a stream.
-    `context` holds the caller's context variables where there are no members; `owner` is the instance whose method was
-    called, or None. `cached_under` is what a cache's keys have beside the item, or None for results that are not kept.
-    `callers` is how many called, without those who left since.
+    Its payload has the items. Each has one of the `futures`, and one of the `contexts`: the context variables of who
+    called. If `futures` is None, the `tag` takes the outcome of all, a future or a stream, and there is one context.
+    `owner` is the instance whose method was called, or None. `cached_under` is what a cache's keys have beside the
+    item, or None for results that are not kept. `callers` is how many called, without those who left since.
     """
 
-    __slots__ = ("arguments", "cached_under", "callers", "context", "members", "owner")
+    __slots__ = ("arguments", "cached_under", "callers", "contexts", "futures", "owner")
     # Set by whoever makes it; there are as many as there are calls of threads, so no `__init__` does that.
     arguments: Arguments
     cached_under: Key | None
     callers: int
-    context: contextvars.Context
-    members: list[Member] | None
+    contexts: list[contextvars.Context]
+    futures: list[futures.Future[Any]] | None
     owner: Any
     replier: Batcher
 
-    def have(self, item: Any, future: futures.Future[Any]) -> None:
-        """Have one item, of who calls now, and this future for it."""
-        self.callers = 1
-        self.members = [(item, future, contextvars.copy_context())]
-        future.source = self
-
     def close(self) -> bool:
         """It is put in, or was already. Returns whether anybody waits for it."""
-        return (self.tag if self.members is None else self.members[0][1]).source is not None
+        return (self.tag if self.futures is None else self.futures[0]).source is not None
 
     def end(self) -> None:
         """In a child process, where it is nobody's: it is not put in any more."""
 
     def leave(self) -> int:
-        """Let members go who do not wait any more; returns how many."""
-        members = self.members or []
-        staying = [member for member in members if member[1].source is self]
-        gone = len(members) - len(staying)
+        """Let those go who do not wait any more; returns how many."""
+        every = self.futures or []
+        staying = [place for place, future in enumerate(every) if future.source is self]
+        gone = len(every) - len(staying)
         if gone:
-            members[:] = staying
+            for each in (self.payload, every, self.contexts):
+                each[:] = [each[place] for place in staying]
             self.rows = self.callers = len(staying)
         return gone
 
     def apart(self) -> list[Call]:
-        """A call for each member that waits, in its place; itself if there is one at most."""
-        if self.members is None or len(self.members) < 2:
+        """A call for each who waits, in its place; itself if there is one at most."""
+        if self.futures is None or len(self.futures) < 2:
             return [self]
         made: list[Call] = []
-        for member in self.members:
-            if member[1].source is self:
-                call = Call(self.key, 1, timeout=self.timeout, priority=self.priority)
-                call.callers, call.members = 1, [member]
+        for item, future, context in zip(self.payload, self.futures, self.contexts, strict=True):
+            if future.source is self:
+                call = Call(self.key, 1, 0, [item], timeout=self.timeout, priority=self.priority)
+                call.callers, call.futures, call.contexts = 1, [future], [context]
                 call.arguments, call.owner, call.replier = self.arguments, self.owner, self.replier
-                member[1].source = call
+                future.source = call
                 made.append(call)
         return made
 
+    @property
+    def count(self) -> int:
+        """How many items it has that may be told apart."""
+        return len(self.futures or ())
+
     def tags(self) -> list[Any]:
         """Who takes its outcome."""
-        return [self.tag] if self.members is None else [future for _, future, _ in self.members]
-
-    def contexts(self) -> list[contextvars.Context]:
-        """The context variables of those who called, one for each item or one for all."""
-        return [self.context] if self.members is None else [context for _, _, context in self.members]
+        return [self.tag] if self.futures is None else list(self.futures)
 
     # --- the source of its futures -----------------------------------------------------------------------------
 
@@ -138,14 +135,16 @@ class Call(messages.Request):
 
 
 class Turn(Call):
-    """What is called in one turn of `loop`: up to so many items join, as long as nobody ends the turn.
+    """What is called in one turn of `loop`: up to `room` items join, as long as nobody ends the turn.
 
-    Other threads may end it, so there is a `lock`. `on_close` is called once nobody joins any more.
+    Other threads may end it, under a `lock`, for which nobody who joins has to wait: who joins looks afterwards whether
+    it has ended meanwhile. `on_close` is called once nobody joins any more.
     """
 
-    __slots__ = ("_lock", "_on_close", "_room", "_some_left", "loop")
+    __slots__ = ("_create_future", "_joined", "_lock", "_on_close", "_room", "_some_left", "loop")
+    futures: list[futures.Future[Any]]
 
-    # Mutable state, beside the scheduler's: the members, and how many may still join, under the lock until it ends.
+    # Mutable state, beside the scheduler's: those who joined, until it ends, and how many may.
     def __init__(
         self,
         key: Hashable,
@@ -156,47 +155,59 @@ class Turn(Call):
         lock: threading.RLock,
         on_close: Callable[[], object],
     ) -> None:
-        super().__init__(key, 0, timeout=timeout, priority=priority)
+        super().__init__(key, 0, 0, [], timeout=timeout, priority=priority)
         self.callers = 0
-        self.members = []
+        self.futures = []
+        self.contexts = []
         self.loop = loop
+        self._create_future = loop.create_future
+        self._joined: list[tuple[Any, futures.Future[Any], contextvars.Context]] = []
         self._room = room
         self._lock = lock
         self._on_close = on_close
         self._some_left = False
 
     @property
+    def count(self) -> int:
+        return len(self.futures) + len(self._joined)
+
+    @property
     def is_full(self) -> bool:
         """Whether nobody may join any more."""
-        return not self._room
+        return len(self._joined) >= self._room
 
     def join(self, item: Any) -> futures.Future[Any] | None:
         """One more item, of who calls now: its future; None if no more may join."""
-        if not self._room:
+        joined = self._joined
+        if len(joined) >= self._room:
             return None
-        future: futures.Future[Any] = futures.Future(self, self.loop)
-        with self._lock:
-            if not self._room:  # another thread has just ended it
-                return None
-            self._room -= 1
-            self.members.append((item, future, contextvars.copy_context()))  # type: ignore[union-attr] # there is a list
-        return future
+        # Not by its `__init__`, which would take a third of all this.
+        future: futures.Future[Any] = _new_future(futures.Future)
+        future.source = self
+        future._first_waiter = self._create_future()
+        joined.append((item, future, _copy_context()))
+        if self._room:
+            return future
+        with self._lock:  # another thread is ending it, or has just done so
+            return future if future in self.futures else None
 
     def close(self) -> bool:
         """Nobody joins any more; those who left meanwhile are gone. Whether anybody waits for it."""
         if self.rows:  # it was put in: they are the scheduler's now
             return True
         with self._lock:
-            self._room = 0
-        self._on_close()
-        self.rows = self.callers = len(cast(list[Member], self.members))
+            self.end()
+        self.rows = self.callers = len(self.futures)
         if self._some_left:
             self.leave()
         return bool(self.rows)
 
     def end(self) -> None:
-        """Nobody joins any more. Without the lock, which a thread may have that is not in this process."""
+        """Nobody joins any more. In a child process without the lock, which a thread may have that is not there."""
         self._room = 0
+        joined, self._joined = self._joined, []
+        if joined:
+            self.payload, self.futures, self.contexts = map(list, zip(*joined, strict=True))
         self._on_close()
 
     def withdraw(self, future: Any) -> None:
@@ -212,7 +223,7 @@ class Turns(scheduler.Scheduler):
         """As that of any scheduler; of members that do not all have room, some are refused."""
         if len(requests) == 1 and requests[0].rows == 1:  # of a thread, one by one
             return self.submit(requests[0])
-        several = [call.rows for call in requests if call.rows > 1 and cast(Call, call).members is not None]
+        several = [call.rows for call in requests if call.rows > 1 and cast(Call, call).futures is not None]
         if several:
             most = 1 if self.learned_limits.now else self.limits.max_batch_size
             if max(several) > most or not self.has_room(requests):
@@ -221,8 +232,8 @@ class Turns(scheduler.Scheduler):
 
     def leave(self, call: Call) -> int | None:
         """Let members go who do not wait any more. Returns how many went, or None if nobody stays."""
-        members = call.members if call.open else None
-        staying = sum([member[1].source is call for member in members or ()])
+        every = call.futures if call.open else None
+        staying = sum([future.source is call for future in every or ()])
         if not staying:
             return None
         if call.rows_taken:  # it travels: who left is left out of the answers
@@ -239,7 +250,7 @@ class Turns(scheduler.Scheduler):
         """Tell all apart that wait: how many of them fit a batch may have changed."""
         for queue in list(self.backlog.queues()):
             waiting = cast(Sequence[Call], self.backlog.of_key(queue.key))
-            several = [place for place, call in enumerate(waiting) if call.members is not None and call.rows > 1]
+            several = [place for place, call in enumerate(waiting) if call.futures is not None and call.rows > 1]
             behind = waiting[several[0] :] if several else ()
             for call in behind:
                 self.backlog.withdraw(call)

@@ -56,7 +56,7 @@ class Batch:
         left, end = self._batch.dispatched, 0
         found: list[Member] = []
         for request, start, stop in self._batch.parts:
-            contexts: list[contextvars.Context] = request.contexts()  # type: ignore[attr-defined] # they are calls
+            contexts: list[contextvars.Context] = request.contexts  # type: ignore[attr-defined] # they are calls
             items = 1 if len(contexts) > 1 else stop - start
             for context in contexts:
                 found.append(Member(context, end, items, max(0.0, left - request.arrived)))

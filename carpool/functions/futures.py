@@ -31,6 +31,7 @@ PENDING = "pending"
 CANCELLED = "cancelled"
 FINISHED = "finished"
 
+_batch_here = current.variable.get
 _Lock = type(threading.Lock())
 # Seconds after which a thread that a function may have started looks whether its wait can end, and again after twice as
 # long each time.
@@ -160,24 +161,22 @@ class Future(concurrent.futures.Future[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         if self._status is PENDING:
-            # Most who wait belong to no batch, and need not be noted.
-            wait = None if current.variable.get(None) is None else self._begin_to_wait(waiting.running_task())
             waiter = self._first_waiter
-            if waiter is None or self._is_awaited or waiter.get_loop() is not current.loop():
-                waiter = asyncio.get_running_loop().create_future()
-                self._add_waiter(waiter)
+            # Most who wait belong to no batch, and need not be noted.
+            if waiter is None or self._is_awaited or _batch_here(None) is not None:
+                yield from self._wait_in_task()
             else:
-                self._is_awaited = True
-            if wait is not None:
-                wait.watch(waiter.done, waiter.set_exception)
-            try:
-                yield from waiter
-            except BaseException:  # the task was cancelled, or its coroutine closed
-                self._leave(waiter)
-                raise
-            finally:
-                if wait is not None:
-                    wait.end()
+                self._is_awaited = is_here = True
+                try:
+                    yield from waiter
+                except BaseException as error:  # the task was cancelled, or its coroutine closed
+                    is_here = type(error) is not RuntimeError or waiter.get_loop() is current.loop()
+                    if is_here:
+                        self._leave(waiter)
+                        raise
+                if not is_here:  # a task of another loop, which does not wait for this waiter
+                    self._is_awaited = False
+                    yield from self._wait_in_task()
         if self._status is CANCELLED:
             raise asyncio.CancelledError
         if self._error is not None:
@@ -231,6 +230,7 @@ class Future(concurrent.futures.Future[R]):
         with _transitions:
             if not self._is_mirrored:
                 self._is_told()
+                vars(self).setdefault("_waiting", [])  # so that it is looked at once this is settled
                 super().__init__()
                 self._is_mirrored = True
             is_done = self._status is not PENDING
@@ -265,6 +265,21 @@ class Future(concurrent.futures.Future[R]):
         self._is_told()
         if self._status is not PENDING:
             _tell([self])
+
+    def _wait_in_task(self) -> Generator[Any, None, None]:
+        wait = self._begin_to_wait(waiting.running_task())
+        waiter = asyncio.get_running_loop().create_future()
+        self._add_waiter(waiter)
+        if wait is not None:
+            wait.watch(waiter.done, waiter.set_exception)
+        try:
+            yield from waiter
+        except BaseException:  # as above
+            self._leave(waiter)
+            raise
+        finally:
+            if wait is not None:
+                wait.end()
 
     def _wait(self, timeout: float | None) -> None:
         source = self.source
@@ -424,13 +439,15 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
     """
     count = 0
     watched: list[Future[Any]] = []
-    here = current.loop()
+    waiters: list[asyncio.Future[None]] = []
     try:
         with _transitions:
             for future, result, error in outcomes:
                 if future._status is not PENDING:
                     continue
                 count += 1
+                if future._first_waiter is not None:
+                    waiters.append(future._first_waiter)
                 future._value = result
                 if error is not None:
                     future._error = error
@@ -439,34 +456,50 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
                         future._untold = _Untold(error, future.source)
                 future._status = status
                 future.source = None
-                waiter = future._first_waiter
-                is_watched = future._waiting is not None or future._is_mirrored
-                if waiter is not None:
-                    # The usual case, past the general one: a task of this loop awaits it, and nobody else.
-                    if waiter.get_loop() is not here:
-                        is_watched = True
-                    elif not waiter.done():
-                        waiter.set_result(None)
-                if is_watched:
+                if future._waiting is not None:
                     watched.append(future)
     finally:  # also after an interrupt
-        if watched:
+        try:
             _tell(watched)
+        finally:  # callbacks come first
+            _wake_all(waiters)
     return count
 
 
-def _tell(settled: Iterable[Future[Any]]) -> None:
-    """Tell who waits for these futures: one call of each event loop for all tasks of it."""
-    here = current.loop()
-    away: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+def settle_all(settled: Sequence[Future[Any]], results: Sequence[Any], loop: asyncio.AbstractEventLoop | None) -> None:
+    """As `settle`, for many results that are no exceptions; if there is a loop, all these futures were made for it."""
+    if loop is None:
+        settle([(future, result, None) for future, result in zip(settled, results, strict=True)])
+        return
+    watched: list[Future[Any]] = []
+    waiters: list[asyncio.Future[None] | None] = []
+    try:
+        with _transitions:
+            for future, result in zip(settled, results, strict=True):
+                if future._status is PENDING:
+                    waiters.append(future._first_waiter)
+                    future._value = result
+                    future._status = FINISHED
+                    future.source = None
+                    if future._waiting is not None:
+                        watched.append(future)
+    finally:
+        try:
+            _tell(watched)
+        finally:
+            _wake_on(loop, waiters)
+
+
+def _tell(settled: Sequence[Future[Any]]) -> None:
+    """Tell who waits for these futures, beside those that await the first waiter."""
+    if not settled:
+        return
+    waiters: list[asyncio.Future[None]] = []
     interrupt: KeyboardInterrupt | None = None
     for future in settled:
         if future._is_mirrored:
             future._mirror()
         waiting = future._waiting if future._waiting is not None else []
-        first, future._first_waiter = future._first_waiter, None
-        if first is not None:
-            waiting.append(first)
         while waiting:
             try:
                 waiter = waiting.pop(0)
@@ -474,13 +507,7 @@ def _tell(settled: Iterable[Future[Any]]) -> None:
                 break
             kind = type(waiter)
             if kind is asyncio.Future or asyncio.isfuture(waiter):
-                loop = waiter.get_loop()
-                if loop is here:
-                    _wake([waiter])
-                elif loop in away:
-                    away[loop].append(waiter)
-                else:
-                    away[loop] = [waiter]
+                waiters.append(waiter)
             elif kind is _Lock or not callable(waiter):  # gevent and eventlet have locks of their own
                 waiter.release()
             else:
@@ -490,14 +517,29 @@ def _tell(settled: Iterable[Future[Any]]) -> None:
                     interrupt = error  # once everybody was told
                 except BaseException:
                     log.exception("a callback of a future raised an exception")
-    for loop, those in away.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
-            loop.call_soon_threadsafe(_wake, those)
+    _wake_all(waiters)
     if interrupt is not None:
         raise interrupt
 
 
-def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
+def _wake_all(waiters: Iterable[asyncio.Future[None]]) -> None:
+    """Wake tasks: one call of each event loop for all of it."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None] | None]] = {}
     for waiter in waiters:
-        if not waiter.done():
+        by_loop.setdefault(waiter.get_loop(), []).append(waiter)
+    for loop, those in by_loop.items():
+        _wake_on(loop, those)
+
+
+def _wake_on(loop: asyncio.AbstractEventLoop, waiters: Sequence[asyncio.Future[None] | None]) -> None:
+    if loop is current.loop():
+        _wake(waiters)
+    else:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
+            loop.call_soon_threadsafe(_wake, waiters)
+
+
+def _wake(waiters: Iterable[asyncio.Future[None] | None]) -> None:
+    for waiter in waiters:
+        if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -11,43 +11,36 @@ from carpool.functions import errors as failures
 from carpool.scheduling import messages
 
 
-def of_answers(answers: Sequence[messages.Answer]) -> tuple[list[futures.Settling], list[float]]:
-    """What futures are to be settled with, and when their calls arrived."""
-    settled: list[futures.Settling] = []
+def hand_over(answers: Sequence[messages.Answer]) -> list[float]:
+    """Settle the futures of calls that have their answers; returns when those who wait for them called."""
     arrived: list[float] = []
     for answer in answers:
         call: calls.Call = answer.request  # type: ignore[assignment] # what a driver is given are calls
         arrived += [call.arrived] * call.callers
-        members = call.members
-        if members is not None:
-            results = answer.pieces[0][2]
-            if len(members) == 1 and not failures.is_exception(results[0]):
-                settled.append((members[0][1], results[0], None))
-            else:
-                settled += _of_members(members, results)
+        if call.futures is None:
+            try:
+                outcome = call.tag.answered([piece.predictions for piece in answer.pieces])
+                futures.settle([] if outcome is None else [outcome])
+            except BaseException as error:  # of a merge, when it joins parts
+                futures.settle(of_refusal(call, error))
             continue
-        try:
-            outcome = call.tag.answered([piece.predictions for piece in answer.pieces])
-            settled += [] if outcome is None else [outcome]
-        except BaseException as error:  # of a merge, when it joins parts
-            settled += of_refusal(call, error)
-    return settled, arrived
+        results = answer.pieces[0][2]
+        if any(issubclass(kind, BaseException) for kind in set(map(type, results))):
+            futures.settle([_own(*each) for each in zip(call.futures, results, strict=True)])
+        else:
+            futures.settle_all(call.futures, results, call.loop if type(call) is calls.Turn else None)
+    return arrived
 
 
-def _of_members(members: Sequence[calls.Member], results: Sequence[Any]) -> list[futures.Settling]:
-    """A result for each, or an exception of its own."""
-    if any(issubclass(kind, BaseException) for kind in set(map(type, results))):
-        return [
-            (member[1], None, failures.own(result)) if failures.is_exception(result) else (member[1], result, None)
-            for member, result in zip(members, results, strict=True)
-        ]
-    return [(member[1], result, None) for member, result in zip(members, results, strict=True)]
+def _own(future: futures.Future[Any], result: Any) -> futures.Settling:
+    """A result, or an exception of its own."""
+    return (future, None, failures.own(result)) if failures.is_exception(result) else (future, result, None)
 
 
 def of_refusal(call: calls.Call, error: BaseException) -> list[futures.Settling]:
     """An exception of its own for each who called."""
-    if call.members is not None:
-        return [(future, None, failures.own(error)) for _, future, _ in call.members]
+    if call.futures is not None:
+        return [(future, None, failures.own(error)) for future in call.futures]
     return [each for each in [call.tag.refused(failures.own(error))] if each is not None]
 
 

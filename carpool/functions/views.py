@@ -215,12 +215,9 @@ class View:
         call = calls.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout, priority=self._priority)
         call.arguments, call.owner, call.replier = arguments, self._owner, by
         call.cached_under = cached_under
-        call.callers, call.members = 1, None
-        call.context = contextvars.copy_context()
-        if type(tag) is futures.Future:
-            call.have(payload[0], tag)
-        else:
-            tag.source = call
+        call.callers, call.contexts = 1, [contextvars.copy_context()]
+        call.futures = [tag] if type(tag) is futures.Future else None
+        tag.source = call
         by.submit(call)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[calls.Key, calls.Arguments]:
@@ -299,10 +296,11 @@ class Batched(View, Generic[P, T, R]):
                 self._turn = None if args or kwargs or apart else turn
                 return future
         future = futures.Future()
-        call = calls.Call(key, 1, 0, None, None, timeout)
+        call = calls.Call(key, 1, 0, (item,), None, timeout)
         call.priority = self._priority
         call.arguments, call.owner, call.replier = arguments, self._owner, by
-        call.have(item, future)
+        call.callers, call.contexts, call.futures = 1, [contextvars.copy_context()], [future]
+        future.source = call
         by.submit(call)
         return future
 

@@ -67,12 +67,7 @@ class Work:
         self.items: list[Any] = []
         if chosen.merge is None:
             for request, start, stop in batch.parts:
-                call = cast(calls.Call, request)
-                if call.members is not None:  # they go together
-                    for member in call.members:
-                        self.items.append(member[0])
-                else:
-                    self.items += call.payload if stop - start == call.rows else call.payload[start:stop]
+                self.items += request.payload if stop - start == request.rows else request.payload[start:stop]
         else:
             self.counts = [stop - start for _, start, stop in batch.parts]
 
@@ -179,7 +174,7 @@ class Work:
         Of a function that waits for itself only the outermost are tried: at each depth there would be twice as many.
         """
         if waiting.is_circle(error):
-            contexts = [each for part in self.batch.parts for each in cast(calls.Call, part.request).contexts()]
+            contexts = [each for part in self.batch.parts for each in cast(calls.Call, part.request).contexts]
             if all(map(current.is_within, contexts)):
                 return False
         return self._options.isolates(error)

@@ -38,6 +38,8 @@ class Loop:
 
     def create_future(self) -> None: ...
 
+    def call_soon_threadsafe(self, function: Callable[..., object], *args: Any) -> None: ...
+
 
 class DrivenHost:
     """Keeps batches and deadlines, and does nothing by itself."""
@@ -121,13 +123,11 @@ class DrivenFunction:
         payload = tuple(items) if is_map else (items,)
         future: futures.Future[Any] = collected.MapFuture(len(payload)) if is_map else futures.Future()
         call = calls.Call((key,), len(payload), 0, payload, future, timeout or self.options.timeout, priority=priority)
-        call.callers, call.members = 1, None
+        call.callers, call.futures = 1, None if is_map else [future]
         call.replier = self.batcher
         future.source = call
-        if not is_map:
-            call.have(items, future)
         call.arguments = ((), {"key": key})
-        call.context = contextvars.copy_context()
+        call.contexts = [contextvars.copy_context()]
         call.owner = None
         self.batcher.submit(call)
         return future

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import carpool
+from carpool.functions import calls, futures
 from tests.functions.driven import DrivenFunction, Item
 from tests.functions.programs import run_program
 from tests.functions.ways import PATIENCE, WAYS, Gate, Recorded, Way, double, kinds
@@ -272,3 +273,62 @@ def test_a_fork_within_a_turn_leaves_the_child_nothing_of_it() -> None:
     asyncio.run(main())
     """)
     assert said == ["4", "Closed", "2"]
+
+
+class Interfering:
+    """Stands for an event loop; another thread acts just as somebody calls."""
+
+    act: Any = staticmethod(lambda: None)
+
+    def create_future(self) -> None:
+        self.act()
+
+    def call_soon_threadsafe(self, function: Any, *args: Any) -> None: ...
+
+
+def test_who_joins_a_turn_as_another_thread_ends_it_is_in_it_or_is_told() -> None:
+    loop = Interfering()
+    turn = calls.Turn((), None, 0, loop, 8, threading.RLock(), lambda: None)  # type: ignore[arg-type]
+    first = turn.join("first")
+    loop.act = turn.close
+    assert turn.join("late") is None
+    assert turn.payload == ["first"]
+    assert turn.futures == [first]
+    assert turn.join("later") is None
+
+
+@pytest.mark.parametrize("of_a_turn", [True, False])
+def test_who_begins_to_wait_as_the_result_comes_is_told(of_a_turn: bool) -> None:
+    told: list[Any] = []
+
+    class Late(futures.Future[Any]):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "_status":  # another thread adds a callback just before
+                self._add_waiter(told.append)
+            super().__setattr__(name, value)
+
+    future = Late()
+    if of_a_turn:
+        futures.settle_all([future], ["result"], Interfering())  # type: ignore[arg-type]
+    else:
+        futures.settle([(future, "result", None)])
+    assert told == [future]
+    assert future.result() == "result"
+
+
+async def test_a_task_of_another_loop_awaits_a_call_of_this_one() -> None:
+    gate = threading.Event()
+
+    @carpool.batched
+    def held(items: list[int]) -> list[int]:
+        gate.wait(PATIENCE)
+        return items
+
+    future = held(1)
+
+    async def elsewhere() -> int:
+        asyncio.get_running_loop().call_later(0.01, gate.set)
+        return await future
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == 1
+    assert await future == 1
