@@ -46,8 +46,7 @@ class Threads:
         done.acquire()
         entry = [item, done, None]
         self._waiting.append(entry)
-        if len(self._waiting) == 1:
-            self._wake.release()
+        self._wake.release()  # each time: two who come at once may both see that they are not the first
         done.acquire()
         return entry[2]
 
