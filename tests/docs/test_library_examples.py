@@ -36,22 +36,6 @@ if __name__ == "__main__":
 """
 TRIALS = {
     "In your tests": "",  # it asserts by itself
-    "A FastAPI app": _IN_A_CLIENT.format(
-        item="text",
-        request="'/embed', json={'text': text}",
-        items="['a', 'b c', ''] * 20",
-        expected="[[1, 0], [3, 1], [0, 0]] * 20",
-    )
-    + """
-    @app.get("/error/{name}")
-    async def fail(name: str) -> None:
-        raise getattr(carpool, name)
-
-    with TestClient(app) as client:
-        assert client.post("/spell", json={"text": "carpool"}).text == "carpool"
-        refused, late = client.get("/error/Overloaded"), client.get("/error/DeadlineExceeded")
-        assert (refused.status_code, refused.headers["Retry-After"], late.status_code) == (429, "1", 504)
-""",
     "FastDynamicBatcher": _IN_A_CLIENT.format(
         item="number",
         request="'/predict/', params={'number': number}",
@@ -73,6 +57,22 @@ TRIALS = {
     "Batched functions": """
 carpool.batched(lambda items: items, name="mine")(1).result()
 assert prometheus_client.REGISTRY.get_sample_value("carpool_batch_size_sum", {"function": "mine"}) == 1
+""",
+    "A FastAPI app": _IN_A_CLIENT.format(
+        item="text",
+        request="'/embed', json={'text': text}",
+        items="['a', 'b c', ''] * 20",
+        expected="[[1, 0], [3, 1], [0, 0]] * 20",
+    )
+    + """
+    @app.get("/error/{name}")
+    async def fail(name: str) -> None:
+        raise getattr(carpool, name)
+
+    with TestClient(app) as client:
+        assert client.post("/spell", json={"text": "carpool"}).text == "carpool"
+        refused, late = client.get("/error/Overloaded"), client.get("/error/DeadlineExceeded")
+        assert (refused.status_code, refused.headers["Retry-After"], late.status_code) == (429, "1", 504)
 """,
     "FastAPI with sentence-transformers": _IN_A_CLIENT.format(
         item="text",
