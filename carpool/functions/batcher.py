@@ -32,6 +32,7 @@ from carpool.functions import (
     inline,
     options,
     outcomes,
+    policies,
     sharing,
     stats,
     streams,
@@ -40,8 +41,7 @@ from carpool.functions import (
 )
 from carpool.functions import errors as failures
 from carpool.runtime import driver
-from carpool.scheduling import adaptive, limits, messages, policy, window
-from carpool.scheduling import backlog as backlogs
+from carpool.scheduling import limits, messages, policy, window
 
 log = logging.getLogger("carpool.functions")
 
@@ -63,26 +63,6 @@ _make_tracing: MakeTracing | None = None
 
 def _nothing_to_tell() -> None:
     """Have those told who wait for the end."""
-
-
-class _Adaptive(adaptive.Adaptive):
-    """Waits for no batch that waits for a call behind it."""
-
-    def __init__(self, bounds: limits.Limits, tick: float, is_stuck: Callable[[], bool]) -> None:
-        super().__init__(bounds, tick)
-        self._most = bounds
-        self._is_stuck = is_stuck
-
-    @property
-    def max_in_flight(self) -> float:
-        return self._most.max_in_flight if self._is_stuck() else super().max_in_flight
-
-    def choose(self, backlog: backlogs.Backlog, now: float) -> policy.Decision:
-        decision = super().choose(backlog, now)
-        if not isinstance(decision, policy.Wait) or not self._is_stuck():
-            return decision
-        queue = backlog.due(math.inf, 0.0)
-        return decision if queue is None else policy.Release(queue, messages.Reason.IDLE)
 
 
 class Batcher:
@@ -150,7 +130,7 @@ class Batcher:
     def _policy(self) -> policy.Policy:
         if self.options.max_latency is not None:
             return window.Window(self.limits)
-        return _Adaptive(self.limits, _TICK, functools.partial(waiting.is_stuck, self))
+        return policies.Adaptive(self.limits, _TICK, functools.partial(waiting.is_stuck, self))
 
     # --- what callers do ---------------------------------------------------------------------------------------
 

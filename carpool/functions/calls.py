@@ -82,8 +82,9 @@ class Call(messages.Request):
         staying = [place for place, future in enumerate(every) if future.source is self]
         gone = len(every) - len(staying)
         if gone:
-            for each in (self.payload, every, self.contexts):
-                each[:] = [each[place] for place in staying]
+            self.payload = [self.payload[place] for place in staying]
+            self.futures = [every[place] for place in staying]
+            self.contexts = [self.contexts[place] for place in staying]
             self.rows = self.callers = len(staying)
         return gone
 
@@ -142,7 +143,6 @@ class Turn(Call):
     """
 
     __slots__ = ("_create_future", "_joined", "_lock", "_on_close", "_room", "_some_left", "loop")
-    futures: list[futures.Future[Any]]
 
     # Mutable state, beside the scheduler's: those who joined, until it ends, and how many may.
     def __init__(
@@ -169,7 +169,7 @@ class Turn(Call):
 
     @property
     def count(self) -> int:
-        return len(self.futures) + len(self._joined)
+        return super().count + len(self._joined)
 
     @property
     def is_full(self) -> bool:
@@ -189,7 +189,7 @@ class Turn(Call):
         if self._room:
             return future
         with self._lock:  # another thread is ending it, or has just done so
-            return future if future in self.futures else None
+            return future if future in self.tags() else None
 
     def close(self) -> bool:
         """Nobody joins any more; those who left meanwhile are gone. Whether anybody waits for it."""
@@ -197,7 +197,7 @@ class Turn(Call):
             return True
         with self._lock:
             self.end()
-        self.rows = self.callers = len(self.futures)
+        self.rows = self.callers = super().count
         if self._some_left:
             self.leave()
         return bool(self.rows)

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from carpool import errors as carpool_errors
 from carpool.functions import current, errors, work
@@ -33,56 +33,55 @@ Run = Callable[[work.Work], driver.Outcome]
 """Calls the function with a batch, and waits for its end."""
 
 
-class Host(driver.Timer, Protocol):
-    """What a batcher needs of it. All but `is_here` and `call_there` are called while nothing else happens."""
+class Host(driver.Timer):
+    """What a batcher needs of it; all but `is_here` and `call_there` are called while nothing else happens.
+
+    What is not said is as in threads, where the sequence may go on in any of them.
+    """
 
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Run the function with a batch; `done` is called with the outcome by way of `post`."""
-        ...
+        raise NotImplementedError
 
     def set_most(self, most: int) -> None:
         """Up to so many batches are begun at once."""
-        ...
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         """Call a function later; it is no part of the batcher's sequence."""
-        ...
+        raise NotImplementedError
 
     def end(self) -> None:
         """Nothing is begun any more; what runs goes on until its end."""
-        ...
+        raise NotImplementedError
 
     def join(self, give_up: float) -> None:
         """Return once its threads have ended, but for those that still run something, or at a time."""
-        ...
 
     def is_running(self) -> bool:
         """Whether what was begun will end."""
-        ...
+        return True
 
     def watch(self) -> None:
         """Something is put in."""
-        ...
 
     def after_fork(self) -> None:
         """This is a child process, where other threads are not."""
-        ...
 
     def is_here(self) -> bool:
         """Whether the batcher's sequence may go on in the running thread."""
-        ...
+        return True
 
     def call_there(self, function: Callable[[], None]) -> bool:
         """Call it where the sequence may go on; False if that place is gone."""
-        ...
+        function()
+        return True
 
     def thread_of(self, batch: messages.Batch) -> int | None:
         """The identifier of the thread that works on a batch and on nothing else."""
-        ...
+        return None
 
     def check_may_block(self, name: str) -> None:
         """Raises RuntimeError if the running thread must not wait for a result."""
-        ...
 
 
 # asyncio makes its policy with the first loop, and holds a lock that is not reentrant meanwhile: a handler of a signal
@@ -122,7 +121,7 @@ def nothing(batch: work.Work) -> driver.Outcome:
     return errors.Closed()
 
 
-class Threads:
+class Threads(Host):
     """Runs batches in daemon threads of its own, which start with the first batch or deadline, and sleep when idle.
 
     An idle thread keeps the deadline: it would run the batch that is due then. While all are busy the process's timer
@@ -131,6 +130,8 @@ class Threads:
 
     # Mutable state, changed while nothing else happens to the batcher: _begun, batches that are not done yet, _threads,
     # due_at, _most. By the threads: _inbox, and _running, what each works on.
+    due_at = math.inf
+
     def __init__(self, name: str, run: Run, post: Post, poll: Callable[[], None]) -> None:
         """`poll` looks at deadlines; it is called in the batcher's sequence."""
         self._name = name
@@ -142,7 +143,6 @@ class Threads:
         self._running: dict[threading.Thread, _Begun | None] = {}
         self._begun: set[_Begun] = set()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.due_at = math.inf
         self._timed_at = math.inf  # when the timer thread will look
 
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
@@ -186,30 +186,11 @@ class Threads:
             if begun is None and thread is not threading.current_thread():
                 thread.join(max(0.0, give_up - time.monotonic()))
 
-    def is_running(self) -> bool:
-        return True
-
-    def watch(self) -> None:
-        pass
-
-    def after_fork(self) -> None:
-        pass
-
-    def is_here(self) -> bool:
-        return True
-
-    def call_there(self, function: Callable[[], None]) -> bool:
-        function()
-        return True
-
     def thread_of(self, batch: messages.Batch) -> int | None:
         for thread, begun in list(self._running.items()):
             if begun is not None and getattr(begun[0], "batch", None) is batch:  # until it is forgotten
                 return thread.ident
         return None
-
-    def check_may_block(self, name: str) -> None:
-        pass
 
     # --- its threads -------------------------------------------------------------------------------------------
 
@@ -297,7 +278,7 @@ async def _nothing_async(batch: work.Work) -> driver.Outcome:
     return nothing(batch)
 
 
-class EventLoop:
+class EventLoop(Host):
     """Runs batches as tasks of one event loop. The loop keeps it alive, not the other way round."""
 
     # Mutable state: the timer, and whether the end of the loop is watched for; `run`, until the function is closed.
@@ -332,9 +313,6 @@ class EventLoop:
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         return _Task(self, batch, done)
 
-    def set_most(self, most: int) -> None:
-        pass
-
     @property
     def due_at(self) -> float:
         return self._timer.due_at
@@ -351,9 +329,6 @@ class EventLoop:
     def end(self) -> None:
         self.run = _nothing_async
 
-    def join(self, give_up: float) -> None:
-        pass
-
     def is_running(self) -> bool:
         return self.loop.is_running() and not self._is_copy
 
@@ -369,9 +344,6 @@ class EventLoop:
         except RuntimeError:
             return False
         return True
-
-    def thread_of(self, batch: messages.Batch) -> int | None:
-        return None
 
     def check_may_block(self, name: str) -> None:
         if self.is_here() or (threading.get_ident() == self._ident and not self.loop.is_running()):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from carpool.functions import batcher, calls, collected, futures, options, running, work
+from carpool.functions import batcher, calls, collected, futures, hosts, options, running, work
 from carpool.runtime import driver
 
 
@@ -41,15 +41,15 @@ class Loop:
     def call_soon_threadsafe(self, function: Callable[..., object], *args: Any) -> None: ...
 
 
-class DrivenHost:
+class DrivenHost(hosts.Host):
     """Keeps batches and deadlines, and does nothing by itself."""
 
     patience: float | None = 0.0
+    due_at = math.inf
 
     def __init__(self) -> None:
         self.out: list[Out] = []
         self.sent: list[Out] = []
-        self.due_at = math.inf
         self.later: list[tuple[float, Callable[[], object]]] = []
         self.has_ended = False
 
@@ -72,23 +72,8 @@ class DrivenHost:
     def end(self) -> None:
         self.has_ended = True
 
-    def set_most(self, most: int) -> None: ...
-
-    def watch(self) -> None: ...
-
     def is_running(self) -> bool:
         return False
-
-    def is_here(self) -> bool:
-        return True
-
-    def call_there(self, function: Callable[[], None]) -> bool:
-        raise AssertionError("the sequence is always here")
-
-    def thread_of(self, batch: Any) -> int | None:
-        return None
-
-    def check_may_block(self, name: str) -> None: ...
 
 
 class DrivenFunction:
