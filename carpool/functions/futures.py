@@ -264,7 +264,7 @@ class Future(concurrent.futures.Future[R]):
         cast(list[Waiter], self._waiting).append(waiter)
         self._is_told()
         if self._status is not PENDING:
-            _tell([self])
+            _tell([self], [])
 
     def _wait_in_task(self) -> Generator[Any, None, None]:
         wait = self._begin_to_wait(waiting.running_task())
@@ -459,10 +459,7 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
                 if future._waiting is not None:
                     watched.append(future)
     finally:  # also after an interrupt
-        try:
-            _tell(watched)
-        finally:  # callbacks come first
-            _wake_all(waiters)
+        _tell(watched, waiters)
     return count
 
 
@@ -484,17 +481,14 @@ def settle_all(settled: Sequence[Future[Any]], results: Sequence[Any], loop: asy
                     if future._waiting is not None:
                         watched.append(future)
     finally:
-        try:
-            _tell(watched)
-        finally:
+        if watched:
+            _tell(watched, [waiter for waiter in waiters if waiter is not None])
+        else:
             _wake_on(loop, waiters)
 
 
-def _tell(settled: Sequence[Future[Any]]) -> None:
-    """Tell who waits for these futures, beside those that await the first waiter."""
-    if not settled:
-        return
-    waiters: list[asyncio.Future[None]] = []
+def _tell(settled: Iterable[Future[Any]], waiters: list[asyncio.Future[None]]) -> None:
+    """Tell threads and callbacks, and wake the tasks that await these or `waiters`, those of a loop by one call."""
     interrupt: KeyboardInterrupt | None = None
     for future in settled:
         if future._is_mirrored:
@@ -517,18 +511,13 @@ def _tell(settled: Sequence[Future[Any]]) -> None:
                     interrupt = error  # once everybody was told
                 except BaseException:
                     log.exception("a callback of a future raised an exception")
-    _wake_all(waiters)
-    if interrupt is not None:
-        raise interrupt
-
-
-def _wake_all(waiters: Iterable[asyncio.Future[None]]) -> None:
-    """Wake tasks: one call of each event loop for all of it."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None] | None]] = {}
     for waiter in waiters:
         by_loop.setdefault(waiter.get_loop(), []).append(waiter)
     for loop, those in by_loop.items():
         _wake_on(loop, those)
+    if interrupt is not None:
+        raise interrupt
 
 
 def _wake_on(loop: asyncio.AbstractEventLoop, waiters: Sequence[asyncio.Future[None] | None]) -> None:
