@@ -12,11 +12,11 @@ import contextvars
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from carpool import errors
+from carpool.compiled import mypyc_attr
 from carpool.functions import futures, waiting
-from carpool.runtime import driver
 from carpool.scheduling import messages, scheduler
 
 Key = tuple[Hashable, ...]
@@ -30,24 +30,9 @@ _new_future = object.__new__
 _copy_context = contextvars.copy_context
 
 
+@mypyc_attr(native_class=False)  # no native class inherits from a tuple
 class WarmUp(tuple[Any, ...]):
     """The key of a call that nobody else's joins, and whose equal items are not one."""
-
-
-class Batcher(waiting.Batcher, driver.Replier, Protocol):
-    """What answers calls."""
-
-    def flush(self) -> None:
-        """Put in what was called in this turn of an event loop."""
-        ...
-
-    def withdraw(self, call: Call) -> None:
-        """Somebody does not wait for a call any more; if it has members, others may."""
-        ...
-
-    def check_may_block(self) -> None:
-        """Raises RuntimeError if the running thread would wait for itself."""
-        ...
 
 
 class Call(messages.Request):
@@ -56,7 +41,8 @@ class Call(messages.Request):
     Its payload has the items. Each has one of the `futures`, and one of the `contexts`: the context variables of who
     called. If `futures` is None, the `tag` takes the outcome of all, a future or a stream, and there is one context.
     `owner` is the instance whose method was called, or None. `cached_under` is what a cache's keys have beside the
-    item, or None for results that are not kept. `callers` is how many called, without those who left since.
+    item, or None for results that are not kept. `callers` is how many called, without those who left since. The
+    `replier` is the batcher that was called.
     """
 
     __slots__ = ("arguments", "cached_under", "callers", "contexts", "futures", "owner")
@@ -67,7 +53,6 @@ class Call(messages.Request):
     contexts: list[contextvars.Context]
     futures: list[futures.Future[Any]] | None
     owner: Any
-    replier: Batcher
 
     def close(self) -> bool:
         """It is put in, or was already. Returns whether anybody waits for it."""
