@@ -23,6 +23,7 @@ class Callers:
         self.finished = [False] * number
         self.errors: collections.Counter[str] = collections.Counter()
         self.running = True
+        self.may_begin = threading.Event()
 
     async def ask(self, acall: Any, index: int) -> None:
         """One caller on the loop."""
@@ -41,7 +42,8 @@ class Callers:
         self.finished[index] = True
 
     def ask_blocking(self, call: Any, index: int) -> None:
-        """One caller in a thread."""
+        """One caller in a thread, from when all may begin."""
+        self.may_begin.wait()
         item = index * 1_000_000_000
         while self.running:
             item += 1
@@ -100,6 +102,8 @@ def in_threads(call: Any, number: int, warm_up: float, seconds: float) -> dict[s
     for thread in threads:
         thread.start()
     threading.stack_size(0)
+    # Not before: on one core, those that call already would keep the interpreter from starting the others for minutes.
+    callers.may_begin.set()
     time.sleep(warm_up)
     span = Span(callers)
     time.sleep(seconds)
