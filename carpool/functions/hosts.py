@@ -33,11 +33,23 @@ Run = Callable[[work.Work], driver.Outcome]
 """Calls the function with a batch, and waits for its end."""
 
 
-class Host(driver.Timer):
-    """What a batcher needs of it; all but `is_here` and `call_there` are called while nothing else happens.
+class Host:
+    """What a batcher needs of it, as its driver's timer and otherwise.
 
-    What is not said is as in threads, where the sequence may go on in any of them.
+    All but `is_here` and `call_there` are called while nothing else happens. Those that are not overridden are as in
+    threads, where the sequence may go on in any of them.
     """
+
+    @property
+    def due_at(self) -> float:
+        """Implements `driver.Timer`, as the next two do: no interpreted class inherits from a compiled protocol."""
+        raise NotImplementedError
+
+    def look_by(self, when: float) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
 
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Run the function with a batch; `done` is called with the outcome by way of `post`."""
