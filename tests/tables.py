@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 import pydantic
+from pydantic import alias_generators
 from pydantic_settings import BaseSettings
 
 from carpool import prometheus
@@ -21,6 +22,7 @@ from carpool_predictor import config as predictor_config
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_grpc import statuses
+from tests.charts import pages as chart_pages
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "injector" / "README.md")
@@ -243,13 +245,15 @@ def recognised_servers() -> str:
 
 
 def injector_flags() -> str:
-    """Every flag of `carpool-injector serve`."""
-    rows = ["| flag | default | meaning |", "|---|---|---|"]
-    rows += [
-        f"| `{settings.flag(name)}` | {_shown(option.default)} | {_cell(option.description)} |"
-        for name, option in options.Options.model_fields.items()
-    ]
-    return "\n".join(rows)
+    """Every flag of `carpool-injector serve`: those that values of the chart explain by name alone."""
+    explained = {value.path for value in chart_pages.values()}
+    named, rows = [], ["| flag | default | meaning |", "|---|---|---|"]
+    for name, option in options.Options.model_fields.items():
+        if alias_generators.to_camel(name) in explained:
+            named.append(settings.flag(name))
+        else:
+            rows.append(f"| `{settings.flag(name)}` | {_shown(option.default)} | {_cell(option.description)} |")
+    return f"{_codes(named)}, which the chart's values of these names explain; and\n\n" + "\n".join(rows)
 
 
 def metrics_of_injector() -> str:
