@@ -29,7 +29,7 @@ from benchmarks.peers import stub
 from tests import loopback
 
 CONNECTIONS, KEYS = 10_000, 100_000
-MEMORY_TARGET, COST_TARGET = 6_000.0, 1.3
+MEMORY_TARGET, COST_TARGET = 3_000.0, 1.3
 """Bytes of an idle connection; CPU of a request with most connections over that with fewest."""
 
 _AT_ONCE = 10

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests import loopback
+
 Start = Callable[..., Awaitable[Any]]
 TIMEOUT = 40.0  # seconds
 HEAD = b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n"
@@ -91,6 +93,17 @@ async def test_a_stream_may_be_quiet_for_longer(relayed: Start, looptime: float)
     writer.write(GET)
     assert (await reader.readuntil(b"\r\n0\r\n\r\n")).endswith(b"b\r\n0\r\n\r\n")
     assert looptime >= TIMEOUT * 3
+
+
+async def test_whoever_was_not_told_to_send_its_body_as_nobody_listens_is_told_that_the_connection_ends(
+    proxy_front: Start, proxy_connect: Start
+) -> None:
+    _, port = await proxy_front(loopback.free_port())
+    reader, writer = await proxy_connect(port)
+    writer.write(HEAD.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 502 ")
+    assert b"\r\nConnection: close\r\n" in head
 
 
 async def test_whoever_was_not_told_to_send_its_body_is_told_that_the_connection_ends(relayed: Start) -> None:

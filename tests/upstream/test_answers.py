@@ -117,6 +117,8 @@ BROKEN = {
     "status 600": b"HTTP/1.1 600 High\r\nContent-Length: 6\r\n\r\nsecret",
     "compressed": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 6\r\n\r\nsecret",
     "compressed in transfer": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n6\r\nsecret\r\n0\r\n\r\n",
+    "coded in two lines": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n"
+    b"6\r\nsecret\r\n0\r\n\r\n",
     "compressed to the end": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nsecret",
 }
 
