@@ -281,3 +281,14 @@ async def test_line_ends_between_requests_do_not_keep_a_connection_alive(bench: 
         await bench.pass_time(10)
     assert client.is_closing()
     assert client.received == b""
+
+
+async def test_an_empty_line_behind_a_request_takes_no_time_from_its_connection(bench: Bench) -> None:
+    client = bench.connect()
+    client.send(get() + b"\r\n")
+    await bench.pass_time(150)
+    bench.asked[0].answer()
+    await bench.pass_time(90)
+    assert not client.is_closing()
+    await bench.pass_time(20)
+    assert client.is_closing()

@@ -245,6 +245,7 @@ class Connection(asyncio.Protocol):
             if shared is not None:
                 self._template, plain = shared
                 return plain
+        start = at
         if data.startswith(_LINE_END, at):
             at = _next_line(data, at)
         end = data.find(b"\r\n\r\n", at) + 4
@@ -252,7 +253,7 @@ class Connection(asyncio.Protocol):
             if at < len(data):
                 self._head = messages.PartialHead(self._touched)
                 self._look_at_head(self._head, data[at:] if at else data)
-            else:
+            elif not start:
                 self._touched = self._quiet_since  # by line ends alone nobody stays
             return None
         text = data[at:end]
@@ -616,6 +617,7 @@ class Connection(asyncio.Protocol):
         if self._waiting is not None or self._working is not None:
             return
         self._state = _READING
+        self._quiet_since = self._touched
         self._update_reading()
         self._serve(self._rest)
 
