@@ -211,7 +211,7 @@ class Options:
         limits.max_queue_instances = sys.maxsize if self.max_queue is None else self.max_queue
         limits.max_queue_bytes = sys.maxsize
         limits.max_batch_cost = math.inf if self.max_batch_cost is None else self.max_batch_cost
-        limits.row_costs = None if self.cost is None else row_costs  # type: ignore[assignment] # any numbers do
+        limits.row_costs = None if self.cost is None else row_costs
         limits.row_lengths = None if self.length is None else row_lengths
         limits.allowed_sizes = tuple(self.allowed_batch_sizes)
         limits.small_batch_threshold = self.small_batch_threshold

@@ -203,7 +203,7 @@ class Backlog:
         if is_all and chosen is None:
             return self._take_all(queue)
         parts = packing.pack(chosen or queue, room, limits, queue.max_batch_size, queue.max_batch_bytes)
-        rows = size = cost = 0
+        rows, size, cost = 0, 0, 0.0
         for request, start, stop in parts:
             rows += stop - start
             self._count(request, start - stop)
@@ -233,8 +233,8 @@ class Backlog:
             self._fit(queue, queue.oldest)
             for request in queue:
                 payload, start, stop = request.payload, request.rows_taken, request.rows
-                request.cost_queued = 0 if costs is None else sum(costs(payload, start, stop))
-            queue.cost = sum(request.cost_queued for request in queue)
+                request.cost_queued = 0.0 if costs is None else sum(costs(payload, start, stop))
+            queue.cost = sum([request.cost_queued for request in queue])
         self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
 
     def resize(self, key: Hashable) -> None:
@@ -280,7 +280,8 @@ class Backlog:
             fifo.requests.clear()
         self.rows -= queue.rows
         self.size -= queue.size
-        queue.rows = queue.size = queue.cost = 0
+        queue.rows = queue.size = 0
+        queue.cost = 0.0
         if self._full:
             self._full.pop(queue, None)
         if self._partly_sent:
@@ -288,7 +289,7 @@ class Backlog:
         self._drop(queue)
         return parts
 
-    def _subtract(self, queue: Queue, rows: int, size: int, cost: int) -> None:
+    def _subtract(self, queue: Queue, rows: int, size: int, cost: float) -> None:
         queue.rows -= rows
         queue.size -= size
         queue.cost -= cost

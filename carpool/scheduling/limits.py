@@ -21,6 +21,9 @@ _LONGEST_RETRY_AFTER = 60
 RowMeasure = Callable[[Any, int, int], Sequence[int]]
 """Measures rows `start` to `stop` (exclusive) of a request's payload, one number for each."""
 
+RowCosts = Callable[[Any, int, int], Sequence[float]]
+"""The same of what they cost, which need not be a whole number."""
+
 RowShape = Callable[[Any], Hashable | None]
 """What the rows of a payload have in common in their lengths; None if they are of several."""
 
@@ -68,7 +71,7 @@ class Limits:
     max_batch_bytes: float = math.inf
     max_batch_cost: float = math.inf
     row_sizes: RowMeasure = lengths
-    row_costs: RowMeasure | None = None
+    row_costs: RowCosts | None = None
     row_lengths: RowMeasure | None = None
     row_shape: RowShape | None = None
     allowed_sizes: tuple[int, ...] = ()

@@ -71,7 +71,7 @@ class Request:
         self.goes_whole = False  # its parts could not be answered, so all of it goes in one call
         self.rows_taken = 0  # rows that have left, or were given up
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
-        self.cost_queued = 0  # what those rows cost
+        self.cost_queued = 0.0  # what those rows cost
 
     def cut(self) -> None:
         """Its rows go in several calls, and come back in pieces."""

@@ -43,7 +43,7 @@ def pack(waiting: Iterable[Request], rows: int, limits: Limits, most: int, most_
     return parts
 
 
-def rest(request: Request, start: int, stop: int, limits: Limits, most_bytes: float) -> tuple[int, int]:
+def rest(request: Request, start: int, stop: int, limits: Limits, most_bytes: float) -> tuple[int, float]:
     """Bytes and cost of what still waits of a request once its rows `start` to `stop` have left.
 
     What is not limited is not measured, so it stays what it was.
@@ -109,7 +109,7 @@ def _last_fitting(request: Request, rows: int, size: float, cost: float, limits:
     return stop
 
 
-def _count(weights: Sequence[int], room: float) -> int:
+def _count(weights: Sequence[float], room: float) -> int:
     """How many weights, from the first on, fit the room together."""
     for count, weight in enumerate(weights):
         room -= weight

@@ -82,7 +82,7 @@ class Queue:
         self.key = key
         self.rows = 0
         self.size = 0
-        self.cost = 0
+        self.cost = 0.0
         self.fifos: dict[int, PriorityFifo] = {}
 
     def resize(self, most: float, most_bytes: float) -> None:
