@@ -92,8 +92,9 @@ class Future(concurrent.futures.Future[R]):
     result, so they should be short.
     """
 
-    # What most futures never change is the class's. `source` is there for as long as it is pending. `_first_waiter` is
-    # told whatever happens, so the first task of its loop awaits it without a further word, and then it `_is_awaited`.
+    # What most futures never change is the class's. `source` is there for as long as it is pending. `_first_waiter`, of
+    # a call on an event loop, is told whatever happens, so the first task of its loop awaits it without a further word,
+    # and then it `_is_awaited`.
     _status = PENDING
     _value: Any = None
     _error: BaseException | None = None
@@ -104,11 +105,8 @@ class Future(concurrent.futures.Future[R]):
     _is_awaited = False
     _is_mirrored = False  # the base class's own state is there as well
 
-    def __init__(self, source: Source | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """`loop` is the one that runs, where somebody will most likely await it."""
+    def __init__(self, source: Source | None = None) -> None:
         self.source = source
-        if loop is not None:
-            self._first_waiter = loop.create_future()
 
     # --- what callers use --------------------------------------------------------------------------------------
 
