@@ -37,7 +37,7 @@ MODULES = {
         scheduling.isolation scheduling.lengths
         scheduling.learned_limits scheduling.ledger scheduling.limits scheduling.messages scheduling.own_time
         scheduling.packing scheduling.policy scheduling.predictor_model scheduling.queues scheduling.scheduler
-        scheduling.suspicion scheduling.tuning scheduling.window
+        scheduling.spacing scheduling.suspicion scheduling.tuning scheduling.window
     """,
     "carpool_sidecar": """
         batching.calls batching.executor batching.model_registry batching.retried_statuses batching.routes

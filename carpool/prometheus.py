@@ -59,6 +59,7 @@ _LEARNED = {
     "utilisation": "Arrival rate of about the last ten seconds as a share of the capacity.",
     "predicted_wait_seconds": "Predicted time until an item that came now would be worked on.",
     "returning_share": "Learned: share of answered callers who call again at once.",
+    "spacing_share": "Learned: how far apart batches are kept, as a share of the time that one takes alone.",
 }
 
 _COUNTER, _GAUGE = families.CounterMetricFamily, families.GaugeMetricFamily

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from carpool_sidecar.planning import service_times, traffic
 
@@ -34,6 +35,42 @@ class Drifting:
         """The usual time, or `factor` times that."""
         slow = self.begin <= now < self.end
         return self.service.seconds(rows, now) * (self.factor if slow else 1.0)
+
+
+class OneInterpreter(service_times.Predictor):
+    """Two stages in threads of one process: each is `MEETING` times as slow while the other works, too.
+
+    `service` is the first stage, and the only one of `later` the second. So batches that leave close together are each
+    slower than batches that keep apart, without waiting for one another.
+    """
+
+    MEETING: ClassVar = 1.3
+
+    def simulated(self, seed: str) -> service_times.SimulatedPredictor:
+        """One that works from now on."""
+        return _Meeting(self, seed)
+
+
+class _Meeting(service_times.SimulatedPredictor):
+    """Takes half of what a meeting costs from either stage: the second does not know yet what the first will do."""
+
+    def __init__(self, predictor: service_times.Predictor, seed: str) -> None:
+        super().__init__(predictor, seed)
+        self._first_free = 0.0
+        self._second = 0.0, 0.0  # when the second stage begins and ends with the last batch
+
+    def serve(self, rows: int, now: float) -> service_times.ServedBatch:
+        half, slower = self.predictor.overhead / 2, OneInterpreter.MEETING
+        started = max(now + half, self._first_free)
+        begin, end = self._second
+        alone = max(0.0, begin - started)
+        work = self._seconds(self.predictor.service, rows, started)
+        beside = min(max(0.0, work - alone), max(0.0, end - max(started, begin)) / slower)
+        self._first_free = started + work + beside * (slower - 1)
+        begin = max(self._first_free, end)
+        end = begin + self._seconds(self.predictor.later[0], rows, begin) * (1 + slower) / 2
+        self._second = begin, end
+        return service_times.ServedBatch(now, started, end, end + half, rows)
 
 
 class Closed:

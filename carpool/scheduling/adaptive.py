@@ -21,6 +21,7 @@ from carpool.scheduling.limits import Limits, whole_seconds
 from carpool.scheduling.messages import Batch, Reason, Request
 from carpool.scheduling.policy import Decision, Drop, Release, Wait
 from carpool.scheduling.predictor_model import PredictorModel
+from carpool.scheduling.spacing import Spacing
 
 # Until a batch comes back, or time passes for too long without.
 _ANSWER: Final = Wait(None, math.inf)
@@ -44,6 +45,7 @@ class Adaptive:
         self.arrivals = ArrivalRate()
         self.full_size = FullSize()
         self.own_time = own_time.OwnTimeModel()
+        self.spacing = Spacing()
         self._levels = LevelsInUse()
         self._pace = own_time.Pace(self.own_time)
         self._limits = limits
@@ -87,6 +89,7 @@ class Adaptive:
         self._since_probe = 0 if is_early else self._since_probe + 1
         if batch.rows >= tuning.FULL * self.full_size.of(self._limits.max_batch_size):
             self.full_size.sent(self._limits.max_batch_size, self.predictor)
+        self.spacing.sent(batch, now, self.predictor.round_trip(batch.weight), self.predictor.out)
         self.predictor.sent(batch, now)
         self._levels.sent(batch, now)
         self._pace.sent(len(batch.parts), now, min(tuning.HOLD_MAX, self._limits.max_latency))
@@ -106,6 +109,7 @@ class Adaptive:
         if self.predictor.workers != workers:
             self._probe_every = self._first_probe
         self.returns.completed(batch.rows, now, self._longest_hold())
+        self.spacing.completed(batch, now, self.predictor.out)
         self._pause = 0.0
         self._pause_until = float("-inf")
 
@@ -171,6 +175,7 @@ class Adaptive:
             "utilisation": self.arrivals.per_second(now) / capacity,
             "predicted_wait_seconds": self.predicted_start(backlog.rows, now) - now,
             "returning_share": max(0.0, self.returns.fraction),
+            "spacing_share": self.spacing.share,
         }
 
     # --- internals ---------------------------------------------------------------------------------------------
@@ -217,23 +222,30 @@ class Adaptive:
         # One more shows whether the predictor has room for it, and costs nobody much if it is of the usual size.
         if self.predictor.out == self.predictor.places and queue.rows < self.predictor.usual_size:
             return Wait(None)
-        if not self.predictor.is_idle:
-            free_at = self.predictor.free_at
-            if self._is_time_to_probe(queue.rows, now):
-                return Release(queue, Reason.PROBE)
-            if not self.predictor.knows_overhead:
-                return _ANSWER
-            lead = min(self._grain, max(self.predictor.overhead, tuning.SHORTEST_WAIT))
-            if now < free_at - lead:
-                return Wait(free_at - lead, free_at - lead)
-            # Where the core is the limit, the predictor's next answer is not far, and asks again.
-            paced = min(self._pace.next_at, queue.first.goal - self.predictor.round_trip.pessimistic(queue.next_rows))
-            if now < paced - tuning.SHORTEST_WAIT:
-                return Wait(paced, paced - tuning.SHORTEST_WAIT)
-            evenly_at = self.predictor.evenly_at
-            if now < evenly_at - tuning.SHORTEST_WAIT:
-                return Wait(evenly_at, evenly_at - tuning.SHORTEST_WAIT)
-        return self._hold(queue, now) or Release(queue, self._reason())
+        beside = self._beside(queue, now) if self.predictor.out else None
+        return beside or self._hold(queue, now) or Release(queue, self._reason())
+
+    def _beside(self, queue: Queue, now: float) -> Release | Wait | None:
+        """What speaks for or against a batch now, since others are out; None: nothing."""
+        # What leaves beside others while levels are mixed is small, and more of it waits.
+        wait = None if self._levels.is_mixed(now) else self._until(self.spacing.next_at, queue, now)
+        if wait is not None or self.predictor.is_idle:
+            return wait
+        if self._is_time_to_probe(queue.rows, now):
+            return Release(queue, Reason.PROBE)
+        if not self.predictor.knows_overhead:
+            return _ANSWER
+        lead = min(self._grain, max(self.predictor.overhead, tuning.SHORTEST_WAIT))
+        free_at = self.predictor.free_at - lead
+        if now < free_at:
+            return Wait(free_at, free_at)
+        # Where the core is the limit, the predictor's next answer is not far, and asks again.
+        return self._until(max(self._pace.next_at, self.predictor.evenly_at), queue, now)
+
+    def _until(self, when: float, queue: Queue, now: float) -> Wait | None:
+        """A wait until then, no longer than the first request has time for; None if that is now."""
+        when = min(when, queue.first.goal - self.predictor.round_trip.pessimistic(queue.next_rows))
+        return Wait(when, when - tuning.SHORTEST_WAIT) if now < when - tuning.SHORTEST_WAIT else None
 
     def _padded(self, rows: int) -> int:
         """What a batch of so many instances costs as much as."""

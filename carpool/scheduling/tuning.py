@@ -133,6 +133,22 @@ FULL = 0.9
 JUDGED_ENOUGH = 16
 EXPLORE = 2
 
+# How far apart batches leave is tried after so many of them, the present distance and another one in turns of so many
+# batches each: longer ones would see different loads, and of fewer chance would decide. Another distance has to be
+# better by this factor at the end, and a trial ends early where it is not ahead. One that is wider than batches are
+# apart anyway, by this factor, only keeps the predictor waiting; that mean is of about the last 50, for a mean that
+# wanders would let some pass. A trial that changes nothing doubles the distance to the next, unless batches become
+# larger or smaller by this factor, in the mean of about the last 20.
+SPACING_FIRST = 8
+SPACING_SELDOM = 8192
+SPACING_TURN = 10
+SPACING_TURNS = 8
+SPACING_GAIN = 0.96
+SPACING_WIDEST = 1.1
+SPACING_APART_WEIGHT = 0.02
+SPACING_CHANGE = 1.33
+SPACING_SIZE_WEIGHT = 0.05
+
 # The arrival rate that is shown (not decided by) is that of about the last ten seconds.
 RATE_SECONDS = 10.0
 

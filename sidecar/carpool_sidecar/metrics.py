@@ -36,6 +36,7 @@ _LEARNED = {
     "utilisation": "Arrival rate of about the last ten seconds as a share of the capacity.",
     "predicted_wait_seconds": "Predicted time until a request that came now would be worked on.",
     "returning_share": "Learned: share of answered callers who send again at once.",
+    "spacing_share": "Learned: how far apart batches are kept, as a share of the time that one takes alone.",
     "own_batch_seconds": "Measured: processor time that a batch takes of the sidecar's core, beside its requests.",
     "own_request_seconds": "Measured: processor time that a request takes of the sidecar's core.",
 }

@@ -7,7 +7,7 @@ from carpool_sidecar.live import sentences
 LEARNED = {
     "service_fixed_seconds": 0.0102, "service_instance_seconds": 0.00011, "overhead_seconds": 0.0, "workers": 1,
     "in_flight_limit": 2, "capacity": 2300.0, "utilisation": 0.81, "predicted_wait_seconds": 0.0,
-    "returning_share": 0.0,
+    "returning_share": 0.0, "spacing_share": 0.0,
 }  # fmt: skip
 
 
@@ -21,12 +21,20 @@ def test_what_was_learned_reads_as_sentences():
 
 def test_what_is_worth_telling_is_told():
     told = sentences.adaptive(
-        {**LEARNED, "overhead_seconds": 0.0021, "workers": 3, "predicted_wait_seconds": 0.125, "returning_share": 0.57}
+        {
+            **LEARNED,
+            "overhead_seconds": 0.0021,
+            "workers": 3,
+            "predicted_wait_seconds": 0.125,
+            "returning_share": 0.57,
+            "spacing_share": 0.55,
+        }
     )
     assert told == [
         "A call takes 10.2 ms and 0.11 ms for each instance.",
         "2.10 ms of a round trip are free for other work.",
         "The predictor works on 3 batches at a time.",
+        "Batches leave apart, by 55 % of what a call takes.",
         "81 % of what full batches could do: 1,863 of 2,300 instances a second come.",
         "A request that came at this moment would wait 125 ms.",
         "57 % of the callers send again as soon as they are answered.",

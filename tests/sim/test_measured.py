@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.sim import measured
@@ -43,6 +45,48 @@ def test_a_window_that_learns_how_many_are_in_flight_is_no_worse_than_with_two(p
     two = measured.figures(scene, measured.windows(scene)["1.8 ms, 2"], 2.0, SEEDS)
     assert learning.p50 <= CHANCE["p50"] * two.p50
     assert learning.p99 <= CHANCE["p99"] * two.p99
+
+
+class Mistaken(adaptive.Adaptive):
+    """Takes a predictor in stages for three workers, as their times suggest."""
+
+    def completed(self, batch, now):
+        super().completed(batch, now)
+        if self.predictor.workers != 3:
+            self.predictor._set_workers(3)
+
+
+class Unspaced(Mistaken):
+    def sent(self, batch, now):
+        super().sent(batch, now)
+        self.spacing.next_at = -math.inf
+
+
+@pytest.mark.parametrize("load", [0.2, 0.5])
+def test_batches_that_slow_each_other_down_are_kept_apart_though_nobody_knows_why(load):
+    scene = Scene("in one interpreter", Kind.POISSON, load)
+    spaced, unspaced = (
+        measured.figures(scene, measured.adaptive_policy(kind=kind), SECONDS, 2) for kind in (Mistaken, Unspaced)
+    )
+    assert spaced.p50 <= 0.9 * unspaced.p50
+    assert spaced.p99 <= 0.95 * unspaced.p99
+
+
+@pytest.mark.parametrize("predictor", ["in equal stages", "on two workers"])
+@pytest.mark.parametrize("load", [0.2, 0.5])
+def test_what_is_worked_on_at_once_loses_next_to_nothing_by_trials(predictor, load):
+    class NeverSpaced(adaptive.Adaptive):
+        def sent(self, batch, now):
+            super().sent(batch, now)
+            self.spacing.next_at = -math.inf
+
+    scene = Scene(predictor, Kind.POISSON, load)
+    spaced, unspaced = (
+        measured.figures(scene, measured.adaptive_policy(kind=kind), 1.5, 2)
+        for kind in (adaptive.Adaptive, NeverSpaced)
+    )
+    assert spaced.p50 <= 1.02 * unspaced.p50
+    assert spaced.p99 <= 1.05 * unspaced.p99
 
 
 def learned(scene: Scene, seconds: float) -> list[dict[str, float]]:

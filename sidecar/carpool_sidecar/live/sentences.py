@@ -66,6 +66,8 @@ def _of_predictor(learned: Mapping[str, float], fixed: float, each: float) -> It
     workers = round(learned["workers"])
     at_once = "one batch" if workers == 1 else f"{workers} batches"
     yield f"The predictor works on {at_once} at a time."
+    if learned["spacing_share"]:
+        yield f"Batches leave apart, by {learned['spacing_share'] * 100:.0f} % of what a call takes."
     capacity, share = learned["capacity"], learned["utilisation"]
     if capacity and math.isfinite(share):
         rates = f"{share * capacity:,.0f} of {capacity:,.0f}"

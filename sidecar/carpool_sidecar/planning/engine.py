@@ -72,7 +72,7 @@ def simulate(
     """
     run = _Run(workload, make_balancer(pods, seed))
     for index in range(pods):
-        simulated = service_times.SimulatedPredictor(predictor, f"device {seed} {index}")
+        simulated = predictor.simulated(f"device {seed} {index}")
         pod = _BusyPod(run, simulated, own) if any(own) else _Pod(run, simulated)
         pod.scheduler = make_scheduler(pod.clock)
         run.pods.append(pod)

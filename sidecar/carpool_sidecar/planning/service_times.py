@@ -77,6 +77,10 @@ class Predictor(NamedTuple):
         seconds = self.service.seconds(max_batch_size, 0.0) / self.workers
         return max_batch_size / max([seconds, *[stage.seconds(max_batch_size, 0.0) for stage in self.later]])
 
+    def simulated(self, seed: str) -> SimulatedPredictor:
+        """One that works from now on."""
+        return SimulatedPredictor(self, seed)
+
 
 class ServedBatch(NamedTuple):
     """A batch that was sent, was worked on from `started` to `ended`, and came back at `returned`.
