@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from carpool.scheduling import limits, messages
+from carpool.scheduling.lengths import Groups
 from carpool.scheduling.window import Window
 from tests.scheduling.driven import DrivenScheduler
 
@@ -182,3 +184,89 @@ def test_a_choice_among_many_lengths_costs_hardly_more_than_the_best():
     )
     chosen = sorted(row_lengths(driven.rows_of(driven.sent[0]), 0, driven.sent[0].rows))
     assert a_row(chosen) <= 1.05 * min(map(a_row, stretches))
+
+
+LATER = 0.001
+
+
+def with_followers(taught: Padding, first: list[tuple[str, int]], then: list[tuple[str, int]]) -> list[str]:
+    """Who travels of some who may overtake each other, and of those that came a whole ageing later."""
+    for name, rows in first:
+        taught.submit(name, rows=rows)
+    taught.now += LATER
+    for name, rows in then:
+        taught.submit(name, rows=rows)
+    taught.pass_call()
+    return taught.names(taught.sent[0])
+
+
+# A call costs as much as 100 units of padding.
+@pytest.mark.parametrize(
+    ("first", "then", "travel"),
+    [
+        (["100-a", "100-b"], ["100-c", "100-d"], ["100-a", "100-b", "100-c", "100-d"]),
+        (["100-a", "100-b"], ["100-c*3"], ["100-a", "100-b"]),
+        (["100-a"], ["110-longer", "100-behind"], ["100-a"]),
+        (["400-a"], ["200-costly", "400-behind"], ["400-a"]),
+        (["400-a"], ["320-b", "320-c"], ["320-b", "320-c", "400-a"]),
+        (["400-a"], ["320-b", "300-costly"], ["320-b", "400-a"]),
+        (["400-a", "350-b"], ["330-c"], ["330-c", "350-b", "400-a"]),
+        (["400-a*2"], ["340-costly"], ["400-a"]),
+        (["400-a"], ["330-b*2", "330-c"], ["330-b", "330-c", "400-a"]),
+        (["400-a"], ["330-b*2", "310-costly"], ["330-b", "400-a"]),
+    ],
+    ids=[
+        "of one length", "too many rows", "longer", "costly", "cheaper together", "costly together", "padded already",
+        "costly beside several rows", "several rows padded", "costly for each of several rows",
+    ],
+)  # fmt: skip
+def test_those_that_follow_in_turn_fill_a_batch_while_that_makes_rows_cheaper(first, then, travel):
+    def read(name: str) -> tuple[str, int]:
+        name, _, rows = name.partition("*")
+        return name, int(rows or 1)
+
+    taught = teach(made(priority_ageing=LATER))
+    assert with_followers(taught, list(map(read, first)), list(map(read, then))) == travel
+
+
+@pytest.mark.parametrize(("between", "is_seen"), [(15, True), (16, False)])
+def test_four_batches_worth_is_looked_at(taught, between, is_seen):
+    for name in ["100-oldest", *(f"10-{number}" for number in range(between)), "95-like"]:
+        taught.submit(name)
+    taught.pass_call()
+    assert ("95-like" in taught.names(taught.sent[0])) is is_seen
+
+
+@pytest.mark.parametrize(("between", "is_seen"), [(1022, True), (1023, False)])
+def test_no_more_than_1024_requests_are_looked_at(between, is_seen):
+    driven = Padding(
+        Window, max_batch_size=600, max_latency=0.0, max_in_flight=1, row_lengths=row_lengths, priority_ageing=1.0
+    )
+    teach(driven)
+    for name in ["100-oldest", *(f"10-{number}" for number in range(between)), "100-like"]:
+        driven.submit(name)
+    driven.pass_call()
+    assert ("100-like" in driven.names(driven.sent[0])) is is_seen
+
+
+def test_nobody_overtakes_what_is_too_large_for_a_batch(taught):
+    taught.submit("200-a")
+    taught.submit("200-large", rows=10)
+    taught.submit("200-behind")
+    taught.pass_call()
+    assert "200-behind" not in taught.names(taught.sent[0])
+
+
+def test_a_batch_counts_as_so_many_rows_of_the_usual_length():
+    groups = Groups(limits.Limits())
+
+    def weigh(rows: int, length: int) -> int:
+        request = messages.Request("key", rows)
+        request.length = length
+        return groups.weigh(messages.Batch("id", "key", [messages.Part(request, 0, rows)], messages.Reason.IDLE))
+
+    assert weigh(3, 100) == 3  # no length is usual yet
+    assert weigh(3, 200) == 6
+    assert weigh(4, 60) == 2  # beside a usual length of 120 now
+    assert weigh(5, 0) == 5
+    assert weigh(1, 10) == 1
