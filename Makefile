@@ -263,7 +263,7 @@ $(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml $(projects:
 
 # A second environment: the checkout is on its path behind the compiled wheels, for the tests. Python's own habit to look
 # into the present folder first would find the sources instead; PYTHONSAFEPATH ends it.
-hot := $(shell find carpool sidecar/carpool_sidecar -name '*.py' -o -name '*.c') .ci/compiled.py hatch_build.py
+hot := $(shell find carpool sidecar/carpool_sidecar -name '*.py' -o -name '*.c') .ci/compiled.py sidecar/hatch_build.py
 compiled_py := $(VENV)-compiled/bin/python
 
 $(VENV)-compiled/.packages: tests/requirements.txt .ci/compiled.txt | $(VENV)/.tests

@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib import machinery
 from pathlib import Path
@@ -83,7 +84,12 @@ def test_pure_python_is_what_runs_where_the_environment_asks_for_it() -> None:
 
 
 def test_both_distributions_have_the_same_build_hook() -> None:
-    assert (ROOT / "hatch_build.py").read_bytes() == (ROOT / "sidecar" / "hatch_build.py").read_bytes()
+    hooks = []
+    for folder in (ROOT, ROOT / "sidecar"):
+        targets = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+        hooks.append(folder / targets["wheel"]["hooks"]["custom"].get("path", "hatch_build.py"))
+    assert hooks == [ROOT / "sidecar" / "hatch_build.py"] * 2
+    assert hooks[0].exists()
 
 
 @pytest.mark.parametrize("folder", [".", "sidecar"])
