@@ -32,8 +32,12 @@ else
 uv := $(VENV)/bin/uv
 own_uv := $(VENV)/bin/uv
 endif
-# A worker per core, each of which collects all tests; more than these would spend more on that than they save.
-on_all_cores := --numprocesses=logical --maxprocesses=16 --dist=worksteal
+# Half as many workers again as there are cores: a third of a worker's time goes into waiting, for processes and sockets
+# mostly. More than these would spend more on collecting the tests than they save.
+cores := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+on_all_cores := --numprocesses=$(shell echo $$(( ($(cores) * 3 + 1) / 2 ))) --maxprocesses=16 --dist=worksteal
+# Some environments forbid it (images of Python, mostly), and then each program that a test starts is compiled anew.
+export PYTHONDONTWRITEBYTECODE :=
 install := $(uv) pip install --quiet --python $(py)
 
 # By the environment, so that the tests get them as well.

@@ -53,7 +53,7 @@ async def drive(bench, rate: float, seconds: float, rows: int = 1) -> list[int]:
 async def test_the_replay_of_the_present_setting_agrees_with_what_was_measured(sidecar_of, settings, rate):
     bench = await sidecar_of(**settings)
     bench.predictor.service = serve
-    statuses = await drive(bench, rate, 10)
+    statuses = await drive(bench, rate, 5)
     recording = await arrivals_of(bench)
     found = advice.advise(recording)
     assert len(found.arrivals.times) == len(statuses)

@@ -18,7 +18,7 @@ from e2e.triton import http_requests
 from tests import cycles
 from tests.app import fake_predictor, v2_bench
 
-WIDTH = 100_000
+WIDTH = 30_000
 VALUES = [0.5] * WIDTH
 V1 = json.dumps({"instances": [VALUES]}).encode()
 HOW_IT_ENDS = [

@@ -111,7 +111,7 @@ BUSY = own_time.OwnTime(0.0002, 0.00002)
 def test_what_the_sidecar_takes_itself_is_told_apart_from_the_predictors_time(rate):
     """At 30,000 a second the core does four fifths of what it can, and round trips are twice the predictor's time."""
     setting = document.Setting(policy="window", max_latency=0.0, max_in_flight=2)
-    found = recordings.recording(setting, rate=rate, seconds=1.5, predictor=QUICK, own=BUSY)
+    found = recordings.recording(setting, rate=rate, seconds=0.7, predictor=QUICK, own=BUSY)
     model = replay.model(found, found.present)
     assert model.own == BUSY
     assert model.predictor.service.seconds(16, 0.0) == pytest.approx(QUICK.service.seconds(16, 0.0), rel=0.1)

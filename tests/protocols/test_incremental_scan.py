@@ -6,12 +6,13 @@ import itertools
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import forms, incremental_scan, interface, json_rows, steps, v1
+from tests.examples import examples
 
 ATOMS = st.sampled_from([b"1", b"-2.5e3", b"0.125", b"true", b"null"])
 STRINGS = st.sampled_from(
@@ -159,14 +160,14 @@ def read(body):
 SIZES = st.lists(st.integers(1, 30), max_size=30)
 
 
-@settings(max_examples=400)
+@examples(150)
 @given(body=bodies() | broken(), sizes=SIZES)
 def test_what_a_scan_finds_is_what_the_parser_finds(body, sizes):
     found = scanned(body, sizes)
     assert found is None or seen(found) == seen(parsed(body))
 
 
-@settings(max_examples=400)
+@examples(150)
 @given(body=bodies(), sizes=SIZES, data=st.data())
 def test_a_body_in_parts_makes_the_same_batches_as_one_that_is_whole(body, sizes, data):
     parts, scan = parts_of(body, sizes), v1.RequestScan()
@@ -215,14 +216,14 @@ def test_what_lies_between_two_places_of_a_parted_text_is_what_lies_there_in_the
     assert b"".join(parted.between(start, stop)) == text[start:stop]
 
 
-@settings(max_examples=400)
+@examples(150)
 @given(body=bodies() | broken())
 def test_in_steps_the_same_comes_of_a_request_as_at_once(body):
     in_steps = parsed(body, lambda body: steps.at_once(v1.parse_in_steps(body)))
     assert seen(in_steps) == seen(parsed(body))
 
 
-@settings(max_examples=400)
+@examples(150)
 @example(body=b'{"predictions":[1,-2.5e3][}')
 @given(body=bodies() | broken())
 def test_of_a_large_answer_comes_the_same_as_of_a_small_one(body):
@@ -250,6 +251,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("is_ascii", [True, False])
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@examples(40)
 @given(rows=st.lists(VALUES, min_size=1), others=st.booleans(), sizes=st.lists(st.integers(60, 200), max_size=30))
 def test_strings_and_objects_are_never_left_to_the_parser(rows, sizes, separators, is_ascii, others):
     told = {"signature_name": "x", "instances": rows, "parameters": {"a": [1]}} if others else {"instances": rows}
@@ -260,6 +262,7 @@ def test_strings_and_objects_are_never_left_to_the_parser(rows, sizes, separator
 
 @pytest.mark.parametrize("is_ascii", [True, False])
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@examples(40)
 @given(rows=st.lists(VALUES, min_size=1), size=st.integers(60, 200))
 def test_the_end_of_a_list_is_found_before_whatever_follows(rows, size, separators, is_ascii):
     told = {"signature_name": "x", "instances": rows, "parameters": {"a": [1]}}

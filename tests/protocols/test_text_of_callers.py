@@ -142,7 +142,7 @@ def test_what_is_remembered_is_bounded_in_bytes_however_many_texts_come(
     by = made()
     parsed(by, write(b"first"))
     parsed(by, write(b"first"))
-    assert held(by, (write(b"%06d" % number + b"x" * 60_000) for _ in range(2) for number in range(100))) < most
+    assert held(by, (write(b"%06d" % number + b"x" * 60_000) for _ in range(2) for number in range(50))) < most
 
 
 @pytest.mark.parametrize("rule", ["openai-embeddings", "mlflow"])

@@ -6,7 +6,7 @@ import datetime
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -24,16 +24,31 @@ def versions(script: Script) -> ModuleType:
     return script("release_versions")
 
 
+# Beside the changelog, what a release cannot do without; the version stands in many other files.
+PARTS = ("pyproject.toml", "*/pyproject.toml", "charts/carpool/Chart.yaml", "README.md", "LICENSE", "docs/api.md")
+
+
+@pytest.fixture
+def whole(versions: ModuleType, tmp_path: Path) -> Path:
+    """A copy of all that is tracked of the checkout, in a repository of its own."""
+    return copied(versions.ROOT, [*versions.files(), versions.ROOT / versions.CHANGELOG], tmp_path)
+
+
 @pytest.fixture
 def checkout(versions: ModuleType, tmp_path: Path) -> Path:
-    """A copy of what is tracked of the checkout, in a repository of its own."""
-    for path in [*versions.files(), versions.ROOT / versions.CHANGELOG]:
-        target = tmp_path / path.relative_to(versions.ROOT)
+    """A copy of so much of it that a release can be cut."""
+    root = versions.ROOT
+    return copied(root, [path for part in (*PARTS, versions.CHANGELOG) for path in root.glob(part)], tmp_path)
+
+
+def copied(root: Path, files: Iterable[Path], to: Path) -> Path:
+    for path in files:
+        target = to / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
-    commit(tmp_path)
-    return tmp_path
+    subprocess.run(["git", "init", "--quiet"], cwd=to, check=True)
+    commit(to)
+    return to
 
 
 def commit(root: Path) -> None:
@@ -55,12 +70,12 @@ def texts(versions: ModuleType, root: Path) -> dict[str, str]:
 
 
 def test_cutting_a_release_writes_the_version_everywhere_and_changes_nothing_else(
-    versions: ModuleType, checkout: Path
+    versions: ModuleType, whole: Path
 ) -> None:
-    before, old = texts(versions, checkout), versions.current(checkout)
-    versions.cut("9.8.7", TODAY, checkout)
-    after = texts(versions, checkout)
-    assert versions.check("v9.8.7", checkout) == "9.8.7"
+    before, old = texts(versions, whole), versions.current(whole)
+    versions.cut("9.8.7", TODAY, whole)
+    after = texts(versions, whole)
+    assert versions.check("v9.8.7", whole) == "9.8.7"
     changed = {name for name in before if before[name] != after[name]}
     assert len(changed) > 30
     for name in changed:

@@ -15,7 +15,7 @@ from carpool.scheduling import adaptive, limits, messages, scheduler, window
 from tests import growth
 from tests.scheduling.driven import refused
 
-KEYS = 40_000
+KEYS = 16_000
 SECONDS = 3600.0
 _LATE = 200  # events until a batch comes back whose callers have given up
 _WAYS = 12

@@ -10,7 +10,7 @@ from benchmarks.sim import measured
 from benchmarks.sim.measured import Kind, Scene
 from carpool.scheduling import adaptive
 
-SECONDS, SEEDS = 0.8, 1
+SECONDS, SEEDS = 0.6, 1
 # Of one short run: p50 varies by a hundredth or two, and p99 by five. `python -m benchmarks.sim.measured` runs longer.
 CHANCE = {"p50": 1.04, "p99": 1.12, "rate": 1.04}
 # What is possible before the predictor's best size is known leaves queues that the first half second does not clear.

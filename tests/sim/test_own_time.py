@@ -12,7 +12,7 @@ from carpool.scheduling import adaptive, own_time, window
 from carpool_sidecar.planning import engine, service_times, traffic
 
 WINDOWS = (0.0, 0.0005, 0.001, 0.002)
-SECONDS = 0.8
+SECONDS = 0.5
 
 
 class Scene(NamedTuple):
