@@ -133,8 +133,12 @@ class Function:
 
     @property
     def may_be_bound(self) -> bool:
-        """Whether Python would call it on the instance through which it is looked up."""
-        return self.binding is Binding.INSTANCE or (self.binding is Binding.FREE and inspect.isroutine(self.plain))
+        """Whether it is called on the instance through which it is looked up.
+
+        A partial is not, in any Python: one made for older ones would be called with an argument too many by 3.14.
+        """
+        is_plain = inspect.isroutine(self.plain) and not isinstance(self.plain, functools.partial)
+        return self.binding is Binding.INSTANCE or (self.binding is Binding.FREE and is_plain)
 
     # --- batchers ----------------------------------------------------------------------------------------------
 

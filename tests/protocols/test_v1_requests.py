@@ -115,10 +115,10 @@ def test_a_request_that_travels_alone_goes_as_it_came():
         (b'{"inputs":"x"}', "'inputs' must be a list"),
         (b'{"instances":[1],"inputs":[1]}', "both 'instances' and 'inputs'"),
         (b'{"parameters":NaN,"instances":[1]}', "malformed"),
-        (b'{"instances":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b',"instances":[1]}', "nested too deeply"),
-        (b'{"instances":[' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"]}", "nested too deeply"),
-        (b'{"instances":[' + b"[" * 100_000, "nested too deeply"),
+        (b'{"instances":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "nested too deeply"),
+        (b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b',"instances":[1]}', "nested too deeply"),
+        (b'{"instances":[' + b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_000 + b"]}", "nested too deeply"),
+        (b'{"instances":[' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
 def test_undecodable_body_is_rejected_before_it_can_join_a_batch(body, reason):

@@ -146,9 +146,9 @@ def test_a_model_of_lists_of_a_fixed_length_tells_it() -> None:
         b'{"model":"m","input":"\xff"}', b'{"model":"m","input":["\xff"]}', b'{"model":"\xff","input":"a"}',
         rb'{"model":"m","input":"\ud800"}', rb'{"model":"\ud800","input":"a"}',
         b'{"model":"m","input":"a","input":"b"}', b'{"model":"m","model":"m","input":"a"}',
-        b'{"model":"m","input":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"model":"m","input":"a","user":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"model":' + b"[" * 100_000 + b"]" * 100_000 + b',"input":"a"}',
+        b'{"model":"m","input":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+        b'{"model":"m","input":"a","user":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+        b'{"model":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b',"input":"a"}',
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_told_so(body: bytes) -> None:

@@ -52,7 +52,7 @@ def strings(*elements):
         (body_of(X).replace(b'"x"', b'"\xff"'), "not valid UTF-8 (byte 22)"),
         (body_of(X | {"datatype": "BYTES", "data": ["a", "b"]}).replace(b'"a"', b'"\xff"'), "not valid UTF-8"),
         (body_of(X | {"datatype": "BYTES", "data": ["\ud800", "b"]}).replace(b"d800", b"d8"), "unicode escape"),
-        (b'{"inputs":[{"a":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"inputs":[{"a":' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
 def test_malformed_request_is_refused_with_the_place_and_the_reason(body, words):

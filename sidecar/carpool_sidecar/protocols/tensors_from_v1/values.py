@@ -275,7 +275,7 @@ def _decode_strings(values: columns.Values, decoder: msgspec.json.Decoder[Any], 
         row, reason = (start + int(match[2]), match[1]) if match else (start, str(error))
         given = _GIVEN.search(reason)
         if "array" in reason:
-            raise values.misshapen(row, _nested_shape(msgspec.json.decode(values.rows[row]), columns.DEEPEST)) from None
+            raise values.misshapen(row, _given_shape(values.rows[row])) from None
         raise values.refuse(row, _mistake(given[1] if given else reason)) from None
     except msgspec.DecodeError as error:
         raise values.refuse(start, f"has a string that cannot be read: {error}") from None
@@ -291,6 +291,17 @@ def _check(values: columns.Values, number: int, row: Any, shape: columns.Shape |
     if given is None or not columns.fits(given, expected):
         raise values.misshapen(number, given, expected)
     return given
+
+
+def _given_shape(row: v2.Data) -> columns.Shape | None:
+    """That of a row of lists; None if they are ragged, or nested too deeply to be read.
+
+    From Python 3.14 on the depth of what is read is bounded by the stack, and skipping a list takes less of it.
+    """
+    try:
+        return _nested_shape(msgspec.json.decode(row), columns.DEEPEST)
+    except RecursionError:
+        return None
 
 
 def _nested_shape(value: Any, rank: int) -> columns.Shape | None:
