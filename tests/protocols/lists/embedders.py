@@ -4,7 +4,28 @@ from __future__ import annotations
 
 from tests.protocols.lists.servers import KSERVE, OLLAMA, OPENAI, OVMS, TEI, VLLM, Exchange
 
+VOYAGE = "https://github.com/voyage-ai/voyageai-python/blob/452bbac081ac/voyageai/object/embeddings.py"
+
+
+def _voyage(rows: bytes, tokens: int) -> bytes:
+    return b'{"object":"list","data":[%b],"model":"voyage-4","usage":{"total_tokens":%d}}' % (rows, tokens)
+
+
 EXCHANGES = (
+    Exchange(
+        "openai-embeddings",
+        "Voyage's members and whole numbers",
+        "/v1/embeddings",
+        VOYAGE,
+        tuple(
+            b'{"input":["%c"],"model":"voyage-4","input_type":"query","truncation":true,"output_dtype":"int8"}' % text
+            for text in b"abc"
+        ),
+        b'{"input":["a","b","c"],"model":"voyage-4","input_type":"query","truncation":true,"output_dtype":"int8"}',
+        _voyage(b",".join(b'{"object":"embedding","embedding":[%d,-1],"index":%d}' % (n, n) for n in range(3)), 6),
+        tuple(_voyage(b'{"object":"embedding","embedding":[%d,-1],"index":0}' % n, 2) for n in range(3)),
+        is_prorated=True,
+    ),
     Exchange(
         "openai-embeddings",
         "a text, a list of one and a list of two",

@@ -6,11 +6,14 @@ from tests.protocols.lists.servers import TEI, VLLM, Alone, Exchange
 
 SCORING = VLLM.replace("embed/protocol.py", "scoring/protocol.py")
 CLASSIFY = VLLM.replace("embed/protocol.py", "classify/protocol.py")
-COHERE = "https://docs.cohere.com/v2/reference/rerank"
-COHERE_EMBED = "https://docs.cohere.com/v2/reference/embed"
-VOYAGE = "https://docs.voyageai.com/reference/reranker-api"
+COHERE = "https://github.com/cohere-ai/cohere-python/blob/bc495daab781/src/cohere/types/api_meta.py"
+COHERE_EMBED = COHERE.replace("types/api_meta.py", "v2/client.py")
+COHERE_BY_VLLM = (
+    "https://github.com/vllm-project/vllm/blob/4f4c27feea26/vllm/entrypoints/pooling/embed/cohere/serving.py"
+)
+VOYAGE = "https://github.com/voyage-ai/voyageai-python/blob/452bbac081ac/voyageai/api_resources/api_requestor.py"
 INFINITY = (
-    "https://github.com/michaelfeil/infinity/blob/0255f05df64f/libs/infinity_emb/infinity_emb/fastapi_schemas/"
+    "https://github.com/michaelfeil/infinity/blob/fcb951cb679d/libs/infinity_emb/infinity_emb/fastapi_schemas/"
     "pymodels.py"
 )
 NIM = "https://docs.nvidia.com/nim/nemo-retriever/text-reranking/2.3/using-reranking.html"
@@ -28,7 +31,98 @@ def _cohere(floats: bytes, whole: bytes, texts: bytes, tokens: int) -> bytes:
     )
 
 
+def _cohere_ranks(results: bytes, units: bytes, tokens: bytes) -> bytes:
+    return (
+        b'{"id":"1","results":[%b],"meta":{"api_version":{"version":"2"},"billed_units":{"search_units":%b},'
+        b'"tokens":{"input_tokens":%b},"cached_tokens":0}}' % (results, units, tokens)
+    )
+
+
+def _infinity_classes(rows: bytes, tokens: int) -> bytes:
+    return (
+        b'{"object":"classify","data":[%b],"model":"m","usage":{"prompt_tokens":%d,"total_tokens":%d},'
+        b'"id":"infinity-1","created":1}' % (rows, tokens, tokens)
+    )
+
+
+def _vllm_cohere(rows: bytes, tokens: int) -> bytes:
+    return (
+        b'{"id":"embd-1","embeddings":{"base64":[%b]},"meta":{"api_version":{"version":"2"},'
+        b'"tokens":{"input_tokens":%d}}}' % (rows, tokens)
+    )
+
+
 EXCHANGES = (
+    Exchange(
+        "rerank",
+        "Cohere's counts, which are its client's floats",
+        "/v2/rerank",
+        COHERE,
+        tuple(b'{"model":"m","query":"q","documents":[%b]}' % documents for documents in (b'"a","b"', b'"c"', b'"d"')),
+        b'{"model":"m","query":"q","documents":["a","b","c","d"]}',
+        _cohere_ranks(
+            b'{"index":2,"relevance_score":0.9},{"index":0,"relevance_score":0.8},{"index":1,"relevance_score":0.2},'
+            b'{"index":3,"relevance_score":0.1}',
+            b"1.0",
+            b"8.0",
+        ),
+        (
+            _cohere_ranks(b'{"index":0,"relevance_score":0.8},{"index":1,"relevance_score":0.2}', b"1", b"4"),
+            _cohere_ranks(b'{"index":0,"relevance_score":0.9}', b"0", b"2"),
+            _cohere_ranks(b'{"index":0,"relevance_score":0.1}', b"0", b"2"),
+        ),
+        is_prorated=True,
+    ),
+    Exchange(
+        "vllm-pooling",
+        "classes of Infinity, whose rows have no number",
+        "/classify",
+        INFINITY,
+        tuple(b'{"input":[%b],"model":"m"}' % texts for texts in (b'"a","b"', b'"c"', b'"d"')),
+        b'{"input":["a","b","c","d"],"model":"m"}',
+        _infinity_classes(b",".join(b'[{"score":0.%d,"label":"x"}]' % place for place in range(1, 5)), 8),
+        (
+            _infinity_classes(b'[{"score":0.1,"label":"x"}],[{"score":0.2,"label":"x"}]', 4),
+            _infinity_classes(b'[{"score":0.3,"label":"x"}]', 2),
+            _infinity_classes(b'[{"score":0.4,"label":"x"}]', 2),
+        ),
+        is_prorated=True,
+    ),
+    Exchange(
+        "cohere-embed",
+        "vLLM's inputs, which are not repeated",
+        "/v2/embed",
+        COHERE_BY_VLLM,
+        tuple(
+            b'{"model":"m","inputs":[%b],"embedding_types":["base64"]}'
+            % b",".join(b'{"content":[{"type":"text","text":"%c"}]}' % text for text in texts)
+            for texts in (b"ab", b"c", b"d")
+        ),
+        b'{"model":"m","inputs":[{"content":[{"type":"text","text":"a"}]},{"content":[{"type":"text","text":"b"}]},'
+        b'{"content":[{"type":"text","text":"c"}]},{"content":[{"type":"text","text":"d"}]}],'
+        b'"embedding_types":["base64"]}',
+        _vllm_cohere(b'"AAAA","BBBB","CCCC","DDDD"', 20),
+        (
+            _vllm_cohere(b'"AAAA","BBBB"', 10),
+            _vllm_cohere(b'"CCCC"', 5),
+            _vllm_cohere(b'"DDDD"', 5),
+        ),
+        is_prorated=True,
+    ),
+    Exchange(
+        "cohere-embed",
+        "v1's list of floats",
+        "/v1/embed",
+        COHERE_EMBED,
+        tuple(b'{"texts":["%c"],"model":"m"}' % text for text in b"abc"),
+        b'{"texts":["a","b","c"],"model":"m"}',
+        b'{"id":"1","texts":["a","b","c"],"embeddings":[[1,1],[2,2],[3,3]],"response_type":"embeddings_floats"}',
+        tuple(
+            b'{"id":"1","texts":["%c"],"embeddings":[[%d,%d]],"response_type":"embeddings_floats"}'
+            % (text, place, place)
+            for place, text in enumerate(b"abc", 1)
+        ),
+    ),
     Exchange(
         "rerank",
         "equal queries and other numbers of results",
@@ -216,6 +310,11 @@ ALONE = (
     ),
     Alone("vllm-score", "two texts", "/v1/score", SCORING, b'{"text_1":"q","text_2":"a"}', "no_rows"),
     Alone("cohere-embed", "no text", "/v2/embed", COHERE_EMBED, b'{"texts":[],"model":"m"}', "no_rows"),
+    Alone(
+        "cohere-embed", "images, of which a call may have one", "/v2/embed", COHERE_EMBED,
+        b'{"images":["data:image/png;base64,AAAA"],"model":"m","input_type":"image"}', "no_rows",
+    ),
+    Alone("vllm-score", "one query in a list", "/score", SCORING, b'{"queries":["q"],"documents":["a","b"]}', "shape"),
     Alone("tei-predict", "one pair", "/predict", TEI, b'{"inputs":["a","b"]}', "no_rows"),
     Alone("tei-predict", "one text", "/predict", TEI, b'{"inputs":"a"}', "no_rows"),
     Alone("vllm-pooling", "a conversation", "/pooling", CLASSIFY, b'{"messages":[{"role":"user"}]}', "no_rows"),
@@ -223,7 +322,7 @@ ALONE = (
 
 _OPENAI_LIKE = b'{"error":{"message":"m","type":"t","param":null,"code":400}}'
 ERRORS = (
-    ("rerank", SCORING, b'{"error":{"message":"m","type":"t","param":null,"code":400},"message":"m"}'),
+    ("rerank", SCORING, b'{"error":{"message":"m","type":"t","param":null,"code":400},"message":"m","detail":"m"}'),
     ("cohere-embed", COHERE_EMBED, b'{"message":"m"}'),
     ("tei-rerank", TEI, b'{"error":"Model is overloaded","error_type":"overloaded"}'),
     ("nim-ranking", NIM, b'{"error":"m"}'),

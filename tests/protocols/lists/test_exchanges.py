@@ -67,6 +67,22 @@ def test_a_request_that_is_alone_gets_the_answer_unread(exchange):
     assert b"".join(rendered(part, 0, rows).body) == b"anything"
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_asked_for"),
+    [(b"application/octet-stream", True), (b"application/json", False), (b"application/problem+JSON", False)],
+)
+def test_an_answer_in_another_form_than_json_is_asked_for_one_by_one_and_malformed_json_is_an_error(kind, is_asked_for):
+    by = spoken("openai-embeddings")
+    body = b'{"input":["a"],"encoding_format":"bytes"}'
+    call = by.merge("the-batch", "/v1/embeddings", parts_of(by, (body, body)))
+    with pytest.raises(errors.UpstreamBroken) as caught:
+        call.read(interface.UpstreamResponse(b"\x00\x00\x80\xbf", {b"content-type": kind}))
+    assert isinstance(caught.value, errors.Uneven) == is_asked_for
+    if is_asked_for:
+        with pytest.raises(errors.Unbatchable):
+            by.parse(body, 10)
+
+
 @pytest.mark.parametrize("apart", exchanges.APART, ids=named)
 def test_what_differs_in_more_than_its_rows_shares_no_batch(apart):
     one, other = parts_of(spoken(apart.rule), (apart.one, apart.other))

@@ -339,7 +339,10 @@ def read(
     except errors.Unbatchable:
         raise errors.Uneven(f"the predictor's answer has an object of more than {json_members.MOST} members") from None
     except (errors.BadRequest, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
+        # Some callers ask for what is no JSON, such as vectors as bytes: that is nobody's fault, and goes one by one.
+        kind = response.headers.get(b"content-type", b"application/json")
+        failure = errors.UpstreamBroken if b"json" in kind.lower() else errors.Uneven
+        raise failure(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
 
 
 def _read(rule: rules.Rule, is_shared: bool, body: bytes, mask: bytes) -> steps.Steps[Found]:
