@@ -184,7 +184,7 @@ LAYERS = {
     "carpool_sidecar.live.events_client": Layer({"carpool_sidecar.admin_client"}, STDLIB - {"asyncio", "logging"}),
     "carpool_sidecar.live.tap_command": Layer(LIVE_CLIENT, STDLIB - IO),
     "carpool_sidecar.live.top_command": Layer({"carpool_sidecar.live.top_view"} | LIVE_CLIENT, STDLIB - IO | {"rich"}),
-    "carpool_sidecar.live.top_view": Layer(set(), STDLIB - IO | {"rich"}),
+    "carpool_sidecar.live.top_view": Layer({"carpool_sidecar.admin_client"}, STDLIB - IO | {"rich"}),
     "carpool_sidecar.server": Layer(
         {f"carpool_sidecar.{below}" for below in ("server", "batching", "upstream", "drain", "live")} | BELOW_BATCHING
     ),

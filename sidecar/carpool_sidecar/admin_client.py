@@ -91,7 +91,12 @@ def asked(
 def shown(said: bytes) -> str:
     """The beginning of what was answered, in one line of printable characters."""
     text = " ".join(said.decode(errors="replace").split())[:_SHOWN_CHARACTERS]
-    return "".join(each if each.isprintable() else "?" for each in text) or "nothing"
+    return plain(text) or "nothing"
+
+
+def plain(text: str) -> str:
+    """What a terminal shows and does not obey: callers choose paths and ids, servers what they answer."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def fail(prog: str, where: Address, problem: str) -> int:

@@ -33,12 +33,15 @@ class Server:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.page = ""
+        self.elsewhere: dict[str, str] = {}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if self.closes:
             request.transport.close()
         if request.method == "GET":
             self.asked += 1
+            if request.path in self.elsewhere:
+                raise web.HTTPFound(self.elsewhere[request.path])
             await self.may_answer.wait()
             if self.page:
                 return web.Response(text=self.page, content_type="text/html")
@@ -169,6 +172,14 @@ async def test_a_server_that_says_nothing_is_given_up_after_a_few_questions(serv
     assert told.out == ""
     assert "did not answer in time" in told.err
     assert server.asked <= 3
+
+
+async def test_an_answer_that_sends_elsewhere_is_no_answer(server: Server, capsys) -> None:
+    server.answers = {"/elsewhere": MODELS}
+    server.elsewhere = {"/v1/models": "/elsewhere"}
+    assert await doctor(server, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["server"] == ""
+    assert server.posted == []
 
 
 async def test_requests_that_are_not_answered_end_with_status_1_and_nothing_to_set(server: Server, capsys) -> None:

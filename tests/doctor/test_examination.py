@@ -10,6 +10,7 @@ import pytest
 from carpool_sidecar.doctor import descriptions, examination, identity, samples
 from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.lists import rules
 
 TEXTS = {"type": "object", "properties": {"texts": {"type": "array"}, "normalize": {"type": "boolean"}}}
 VECTORS = {"type": "object", "properties": {"vectors": {"type": "array"}, "model": {"type": "string"}}}
@@ -46,7 +47,10 @@ def test_a_rule_is_proposed_where_request_and_answer_have_one_list_each() -> Non
     assert kind.about.endswith("embed-texts:\n  path: /embed/texts\n  list: texts\n  answers: vectors")
 
 
-@pytest.mark.parametrize("answer", [{}, {"type": "array"}, {"anyOf": [{"type": "null"}, {"type": "array"}]}])
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"type": "array"}, {"anyOf": [{"type": "null"}, {"type": "array"}]}, {"type": ["null", 5, "array"]}],
+)
 def test_an_answer_may_be_the_list_itself(answer: Any) -> None:
     [operation] = described("/predict", TEXTS, answer)
     assert operation.answers == (("$",) if answer else ())
@@ -169,6 +173,64 @@ def test_rules_that_were_named_are_those_to_set_also_as_yaml() -> None:
     text = examination.report(found, "http://h", 80)
     assert "  carpool.dev/lists: |\n    a:\n      path: /a\n" in text
     assert "--lists 'a:\n" in text
+
+
+def test_what_was_measured_replaces_what_was_thought_of_its_path_and_nothing_else() -> None:
+    kinds = (examination.Kind("/a", "mine", (b"1",), "x"), examination.Kind("/b", "v2"), examination.Kind("/c", ""))
+    found = examination.Examination(identity.Identity(), kinds, ("a warning",), ("x-tenant",))
+    same = examination.judge(found, "/a", "mine", measured(0.01, 0.0001), False)
+    assert (same.kinds, same.warnings, same.measured) == (kinds, ("a warning",), "/a")
+    other = examination.judge(found, "/c", "mine", measured(0.01, 0.0001), False)
+    assert other.kinds == (*kinds[:2], examination.Kind("/c", "mine"))
+    assert other.settings == {
+        "lists": "mine", "key-headers": "authorization,content-type,x-tenant", "max-batch-size": "64",
+    }  # fmt: skip
+
+
+def test_padding_is_not_told_of_where_one_request_alone_is_answered_otherwise_each_time() -> None:
+    found = examination.Examination(identity.Identity(), ())
+    probed = measured(0.01, 0.0001, 0.5)
+    assert not examination.judge(found, "/a", "mine", probed._replace(is_steady=False), True).warnings
+    assert len(examination.judge(found, "/a", "mine", probed, True).warnings) == 1
+    at_the_border = measured(0.01, 0.0001, 1e-3)
+    assert not examination.judge(found, "/a", "mine", at_the_border, True).warnings
+
+
+def test_the_largest_difference_of_all_sizes_is_the_one_that_is_told() -> None:
+    sizes = [probing.Measured(1, (0.01,) * 5, 0.25), probing.Measured(2, (0.01,) * 5, 0.0)]
+    [told] = examination.judge(
+        examination.Examination(identity.Identity(), ()), "/a", "mine", probing.Probed(sizes), True
+    ).warnings
+    assert "up to 0.25" in told
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "answer", "is_proposed"),
+    [
+        ("/a/b", TEXTS, VECTORS, True),
+        ("/", TEXTS, VECTORS, True),
+        ("/A", TEXTS, VECTORS, True),
+        ("/a/{b}", TEXTS, VECTORS, False),
+        ("/a", {"properties": {"x": {"type": "array"}, "y": {"type": "array"}}}, VECTORS, False),
+        ("/a", {"properties": {"x": {"type": "string"}}}, VECTORS, False),
+        ("/a", TEXTS, {"properties": {"x": {"type": "array"}, "y": {"type": "array"}}}, False),
+        ("/a", TEXTS, {"properties": {"x": {"type": "string"}}}, False),
+        ("/a", TEXTS, {"type": "array"}, True),
+    ],
+)
+def test_a_proposed_rule_is_for_the_path_and_the_lists_that_were_described(
+    path: str, asked: Any, answer: Any, is_proposed: bool
+) -> None:
+    [operation] = described(path, asked, answer)
+    text = descriptions.proposal(operation)
+    assert (text is not None) is is_proposed
+    if text is not None:
+        [rule] = rules.load([text])
+        assert rule.name == {"/": "root"}.get(path, path.strip("/").replace("/", "-").lower())
+        assert rule.paths == (path,)
+        assert ([place.text for place in rule.rows], [place.text for place in rule.answers]) == (
+            ["texts"], list(operation.answers),
+        )  # fmt: skip
 
 
 def test_values_have_what_the_report_says() -> None:

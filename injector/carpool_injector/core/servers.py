@@ -3,7 +3,7 @@
 One row per server, and rows are data: `listening` works out what they mean for a container. A wrong guess would keep
 the app from starting, or open to the cluster what listened within the pod only; so what counts is the program that is
 run, not a word somewhere among its arguments, and an image's name counts only where nothing else is run in it.
-`tests/injector/try_servers.py` starts those that package registries bring, and shows that the rows are true of them.
+`tests/injector/test_servers_for_real.py` starts those that package registries bring, and shows that the rows are true.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import aiohttp
 import yarl
 
 from carpool.program import settings
-from carpool_sidecar import errors
+from carpool_sidecar import admin_client, errors
 from carpool_sidecar.app import measuring
 from carpool_sidecar.doctor import descriptions, examination, identity
 from carpool_sidecar.planning import arguments
@@ -169,7 +169,7 @@ async def _tensors(base: yarl.URL) -> dict[str, models.ModelInfo]:
         for name in (await questions.models())[:_MOST_MODELS]:
             found[name] = await questions.model_info(models.ModelName(name))
     except errors.CarpoolError as error:
-        arguments.say(f"the models cannot be asked for: {measuring.plain(str(error))}")
+        arguments.say(f"the models cannot be asked for: {admin_client.plain(str(error))}")
     finally:
         await questions.close()
     return found

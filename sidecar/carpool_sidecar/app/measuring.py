@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yarl
 
 from carpool.scheduling import messages
-from carpool_sidecar import errors
+from carpool_sidecar import admin_client, errors
 from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface, models, v1
 from carpool_sidecar.protocols.lists import answers, rules
@@ -136,7 +136,7 @@ async def _answers_alone(caller: Caller, payloads: Sequence[interface.Payload]) 
         alone.append(values[-1])
         may_be_bare = payload.response_format in _BARE and values[-1] is not None
         if not (may_be_bare or isinstance(values[-1], dict | list)):
-            raise Problem(f"an answer without rows, {plain(json.dumps(values[-1])[:_SHOWN])}")
+            raise Problem(f"an answer without rows, {admin_client.plain(json.dumps(values[-1])[:_SHOWN])}")
     return alone, is_steady
 
 
@@ -198,12 +198,12 @@ class Caller:
         except errors.UpstreamStatus as error:
             raise Problem(f"status {error.status}{_words(error.body)}") from None
         except errors.CarpoolError as error:
-            raise Problem(plain(str(error))) from None
+            raise Problem(admin_client.plain(str(error))) from None
         try:
             found = call.read(response)
         except errors.CarpoolError as error:
             _value(response.body)
-            raise Problem(plain(str(error))) from None
+            raise Problem(admin_client.plain(str(error))) from None
         if len(members) == 1:
             return Answer(seconds, [response.body])
         return Answer(seconds, list(self._bodies(batch_id, found, members)))
@@ -239,12 +239,7 @@ def _value(body: bytes) -> Any:
 def _words(body: bytes) -> str:
     """The beginning of an answer, after a comma; nothing if it is empty."""
     words = " ".join(body[:_SHOWN].decode(errors="replace").split())
-    return f", {plain(words)}" if words else ""
-
-
-def plain(text: str) -> str:
-    """What a terminal shows and does not obey."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return f", {admin_client.plain(words)}" if words else ""
 
 
 def _sizes(largest: int) -> Iterator[int]:

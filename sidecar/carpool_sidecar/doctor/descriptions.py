@@ -128,7 +128,9 @@ def _members(described: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def _types(described: Mapping[str, Any], schema: Any) -> set[str]:
-    types = [each.get("type") for each in _branches(described, schema)]
+    """What a value may be; version 3.1 of the format has lists of types, too."""
+    found = [each.get("type") for each in _branches(described, schema)]
+    types = itertools.chain(*(each if isinstance(each, list) else [each] for each in found))
     return {each for each in types if isinstance(each, str)}
 
 

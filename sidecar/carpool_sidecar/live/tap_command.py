@@ -91,11 +91,11 @@ def _line(batch: dict[str, Any]) -> str:
     text = (
         f"{left:%H:%M:%S}.{left.microsecond // 1000:03d}  {batch['reason']:<12}  {size:>9}  "
         f"{batch['requests']:>4} req  wait {waited:>7.1f} ms  predictor {batch['took']:>8.1f} ms  "
-        f"{_plain(batch['path'])}"
+        f"{admin_client.plain(batch['path'])}"
     )
     if "error" in batch:
         text += f"  FAILED {batch['error']}"
-    ids = [_plain(name) for name in _ids(batch)]
+    ids = [admin_client.plain(name) for name in _ids(batch)]
     if ids:
         more = len(ids) - _SHOWN_IDS
         text += "  " + ",".join(ids[:_SHOWN_IDS]) + (f" +{more}" if more > 0 else "")
@@ -108,11 +108,6 @@ def _json(batch: dict[str, Any]) -> str:
 
 def _ids(batch: Mapping[str, Any]) -> list[str]:
     return [name for name in batch.get("members", {}).get("ids", ()) if name]
-
-
-def _plain(text: str) -> str:
-    """What a terminal shows and does not obey: callers choose paths and ids."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _note(text: str) -> None:

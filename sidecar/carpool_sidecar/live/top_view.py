@@ -12,6 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from carpool_sidecar import admin_client
+
 MOST_BATCHES = 40
 _QUEUES = 6
 _BAR = 16
@@ -75,7 +77,7 @@ def _queues(snapshot: Mapping[str, Any]) -> RenderableType:
         table.add_column(no_wrap=True, justify="right")
     for queue in snapshot["queues"][:_QUEUES]:
         table.add_row(
-            Text.assemble(_plain(queue["path"]), (f" key {queue['key']}", "dim")),
+            Text.assemble(admin_client.plain(queue["path"]), (f" key {queue['key']}", "dim")),
             _bar(queue["rows"], queue["cap"], "cyan"),
             f"{queue['rows']:,} of {queue['cap']:,}",
             f"oldest {_ms(queue['waited'])} ms",
@@ -122,7 +124,7 @@ def _batches(batches: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
             f"{batch['requests']:,}",
             f"{(batch['left'] - batch['first']) * 1000:,.1f}",
             f"{batch['took']:,.1f}",
-            _plain(batch["path"]),
+            admin_client.plain(batch["path"]),
         )
     return table
 
@@ -160,8 +162,3 @@ def _duration(seconds: float) -> str:
         if seconds < 7200
         else f"{seconds / 3600:.1f} h"
     )
-
-
-def _plain(text: str) -> str:
-    """What a terminal shows and does not obey: callers choose paths."""
-    return "".join(character if character.isprintable() else "?" for character in text)
