@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 
 import pytest
@@ -49,6 +50,12 @@ _PUT = st.one_of(st.binary(max_size=3), st.sampled_from([b"\r", b"\n", b"\r\n", 
 _CHANGES = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), _PUT), max_size=2)
 
 
+@functools.cache
+def _judge() -> meaning.Judge:
+    """One for all examples: to make it takes longer than to read a stream."""
+    return meaning.Judge()
+
+
 def _cut(stream: bytes, places: list[int]) -> list[bytes]:
     edges = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
     return [stream[start:stop] for start, stop in itertools.pairwise(edges)]
@@ -66,7 +73,7 @@ def test_a_stream_of_any_bytes_means_what_it_means_to_h11_or_is_refused(
     for at, gone, put in changes:
         stream = stream[:at] + put + stream[at + gone :]
     target(len(meaning.read_by_h11(stream)))
-    assert asyncio.run(meaning.Judge().disagreement(_cut(stream, cuts))) == ""
+    assert asyncio.run(_judge().disagreement(_cut(stream, cuts))) == ""
 
 
 @pytest.mark.parametrize("group", _HOSTILE)
