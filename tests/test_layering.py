@@ -205,6 +205,7 @@ LAYERS = {
         {
             "carpool_sidecar.planning.probing",
             "carpool_sidecar.protocols.interface",
+            "carpool_sidecar.protocols.lists.room",
             "carpool_sidecar.protocols.lists.rules",
             "carpool.program.shared_names",
             "carpool_sidecar.batching.retried_statuses",

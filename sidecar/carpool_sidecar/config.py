@@ -6,6 +6,7 @@ The tables in docs/settings.md are made from `Settings`. The sidecar also takes 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -21,7 +22,7 @@ from carpool.scheduling import limits, packing
 from carpool_sidecar.batching import retried_statuses, row_shapes
 from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.protocols.lists import room, rules
 
 PROG = "carpool-sidecar"
 
@@ -95,6 +96,16 @@ def _row_sizes(payload: interface.Payload, start: int, stop: int) -> Sequence[in
 
 def _row_lengths(payload: interface.Payload, start: int, stop: int) -> Sequence[int]:
     return payload.row_lengths(start, stop)
+
+
+def _row_room(
+    payload: interface.Payload, start: int, stop: int, costs: limits.RowMeasure | None, most: int
+) -> Sequence[int]:
+    """Parts of a call that rows take up: by the limits of their rule, and by what they cost of `most`."""
+    taken = payload.row_room(start, stop)
+    if costs is None:
+        return taken
+    return [max(part, cost * room.WHOLE // most) for part, cost in zip(taken, costs(payload, start, stop), strict=True)]
 
 
 # By how much longer requests of a lower level are overtaken than larger ones.
@@ -526,9 +537,18 @@ class Settings(BaseSettings):
         return made
 
     @property
+    def _most_cost(self) -> tuple[float, limits.RowMeasure | None]:
+        """The most that the rows of a call may cost, and what they do: as it is said here, and by rules with limits."""
+        costs = _ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None
+        if not any(rule.has_room for rule in rules.load(self.lists)):
+            return self.max_batch_cost or math.inf, costs
+        return room.WHOLE, functools.partial(_row_room, costs=costs, most=self.max_batch_cost)
+
+    @property
     def scheduler_limits(self) -> limits.Limits:
         """What the scheduler obeys, in its units."""
         allowed = packing.parse_sizes(self.allowed_batch_sizes)
+        most, costs = self._most_cost
         return limits.Limits(
             max_batch_size=allowed[-1] if allowed else self.max_batch_size,
             max_latency=self.latency_bound / 1000,
@@ -540,9 +560,9 @@ class Settings(BaseSettings):
             max_queue_bytes=self.max_queue_bytes,
             retry_budget=self.retry_budget,
             max_batch_bytes=self.max_batch_bytes or math.inf,
-            max_batch_cost=self.max_batch_cost or math.inf,
+            max_batch_cost=most,
             row_sizes=_row_sizes,
-            row_costs=_ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None,
+            row_costs=costs,
             row_lengths=_row_sizes if self.group_by_length else None,
             row_shape=row_shapes.of,
             allowed_sizes=allowed,

@@ -55,6 +55,10 @@ class Payload:
         """Elements of each of those rows."""
         raise NotImplementedError
 
+    def row_room(self, start: int, stop: int) -> Sequence[int]:
+        """How much of one call each of those rows takes up, in parts of `lists.room.WHOLE`, where that is limited."""
+        return [0] * (stop - start)
+
 
 LARGE_ANSWER = 512 * 1024
 """From so many bytes on the predictor's answers are read in steps."""

@@ -17,7 +17,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import forms, frames, incremental_scan, interface, json_rows, steps, v1
-from carpool_sidecar.protocols.lists import answers, places, ranking, rules
+from carpool_sidecar.protocols.lists import answers, places, ranking, room, rules
 
 AVOID_SECONDS = 60.0
 """For so long requests of a key are not batched after an answer that did not have the batch's rows."""
@@ -140,6 +140,14 @@ class Payload(interface.Payload):
     def row_lengths(self, start: int, stop: int) -> list[int]:
         """Elements of the rows that are JSON arrays; 1 for any other."""
         return [json_rows.length(bytes(row)) for row in self.main.rows[start:stop]]
+
+    def row_room(self, start: int, stop: int) -> list[int]:
+        """See `interface.Payload`: by the limits of the rule, of which lists along the rows take their part."""
+        rule = self.template.rule
+        if not rule.has_room:
+            return [0] * (stop - start)
+        taken = [room.taken(rule, column.rows[start:stop], column.kind == _TOKENS) for column in self.columns]
+        return taken[0] if len(taken) == 1 else [sum(each) for each in zip(*taken, strict=True)]
 
     def cut(self, number: int, start: int, stop: int) -> bytes | memoryview:
         """Rows of a list, with commas between."""

@@ -83,6 +83,7 @@ Paths = Annotated[
     tuple[Annotated[str, pydantic.AfterValidator(_check_path)], ...], pydantic.BeforeValidator(_one_or_several)
 ]
 Member = Annotated[str, pydantic.AfterValidator(_check_member)]
+Bound = Annotated[int, pydantic.Field(ge=1, le=2**31)]
 
 
 class Rule(pydantic.BaseModel):
@@ -114,6 +115,10 @@ class Rule(pydantic.BaseModel):
     shared: Values = ()
     ignore: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
     max_batch_size: Annotated[int, pydantic.Field(ge=1, le=100_000)] | None = None
+    max_bytes: Bound | None = None
+    max_characters: Bound | None = None
+    max_tokens: Bound | None = None
+    characters_a_token: Annotated[float, pydantic.Field(ge=0.1, le=100, strict=False)] | None = None
     one_query: Paths = ()
     key_headers: Annotated[
         tuple[Annotated[str, pydantic.AfterValidator(_check_header)], ...], pydantic.BeforeValidator(_one_or_several)
@@ -150,12 +155,19 @@ class Rule(pydantic.BaseModel):
                 raise ValueError(
                     f"'answers_along' names {echoed.text!r}, which is in a place of 'answers', or holds one"
                 )
+        if (self.max_tokens is None) != (self.characters_a_token is None):
+            raise ValueError("'max_tokens' and 'characters_a_token', by which texts are counted, go together")
         if self.rank_by and (self.index is None or self.scalar != "alone"):
             raise ValueError("'rank_by' needs 'index', by which a row names its text, and 'scalar' alone")
         heads = [place.names[0] for place in self.rows if place.names]
         if self.top and (not self.rank_by or not set(self.top).isdisjoint(heads)):
             raise ValueError("'top' needs 'rank_by', and is not where the rows are")
         return self
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it says how much a call may have beside the number of its rows."""
+        return any(bound is not None for bound in (self.max_bytes, self.max_characters, self.max_tokens))
 
     def matches(self, path: str) -> bool:
         """Whether this rule is for requests to a path."""
