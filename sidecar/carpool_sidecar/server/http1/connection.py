@@ -34,12 +34,6 @@ _LONGEST_DROPPING: Final = 10.0
 
 _LINE_END: Final = (b"\r", b"\n")
 _JSON: Final = (("Content-Type", "application/json"),)
-_TOO_LARGE: Final = responses.Response(
-    431, _JSON, b'{"error":"the head of the request is larger than %d bytes"}' % messages.MAX_HEAD, close=True
-)
-_TOO_MANY_LINES: Final = responses.Response(
-    431, _JSON, b'{"error":"the head of the request has more than %d lines"}' % messages.MAX_LINES, close=True
-)
 
 
 class State(enum.Enum):
@@ -293,18 +287,12 @@ class Connection(asyncio.Protocol):
             is_complete = head.add(more)
         except messages.Malformed as error:
             self._head = None
-            self._end_in_turn(bytes(head.text), _malformed(error))
+            self._end_in_turn(bytes(head.text), error)
             return
         text = head.text
         if is_complete:
             self._head = None
             self._serve(bytes(text))
-        elif len(text) > messages.MAX_HEAD:
-            self._head = None
-            self._end_in_turn(bytes(text), _TOO_LARGE)
-        elif head.lines > messages.MAX_LINES:
-            self._head = None
-            self._end_in_turn(bytes(text), _TOO_MANY_LINES)
         else:
             self._held.add(len(text))
             if self._requests.memory.has_room(0):
@@ -316,12 +304,12 @@ class Connection(asyncio.Protocol):
             else:
                 self._end(errors.MemoryFull(), head.began)
 
-    def _end_in_turn(self, text: bytes, answer: responses.Response) -> None:
+    def _end_in_turn(self, text: bytes, error: messages.Malformed) -> None:
         """Answer what is no request, as the last, when it is its turn; until then it is held, and read once more."""
         if self._pending or self._is_paused:
             self._hold(text)
             return
-        self._transport.write(b"".join(responses.render(answer, close=True)))
+        self._transport.write(b"".join(responses.render(_refusal(error), close=True)))
         self._part()
 
     # --- bodies that come in parts -----------------------------------------------------------------------------
@@ -438,15 +426,9 @@ class Connection(asyncio.Protocol):
             self._hold(text + behind)  # answers come in order
             return
         try:
-            if len(text) > messages.MAX_HEAD:
-                self._end_in_turn(b"", _TOO_LARGE)
-                return
             head = self._port.handler.read_head(text)
         except messages.Malformed as error:
-            self._end_in_turn(b"", _malformed(error))
-            return
-        if len(head.headers) > messages.MAX_LINES:
-            self._end_in_turn(b"", _TOO_MANY_LINES)
+            self._end_in_turn(b"", error)
             return
         asked = exchange.Exchange(self, head, self._touched)
         self._state = _EXCHANGE
@@ -794,5 +776,7 @@ def _next_line(data: bytes, at: int) -> int:
     return len(data) - len(data[at:].lstrip(b"\r\n"))
 
 
-def _malformed(error: messages.Malformed) -> responses.Response:
+def _refusal(error: messages.Malformed) -> responses.Response:
+    if isinstance(error, messages.HeadTooLarge):
+        return responses.Response(431, _JSON, v1.render_error(str(error)), close=True)
     return responses.Response(400, _JSON, v1.render_error(f"malformed HTTP: {error}"), close=True)

@@ -57,6 +57,11 @@ class Malformed(Exception):
     """This is no HTTP, or not by everybody's reading; the words say why, and quote nothing that came."""
 
 
+@mypyc_attr(native_class=False)
+class HeadTooLarge(Malformed):
+    """A head has more bytes or lines than may be, as the words say."""
+
+
 class RequestHead:
     """A request without its body. Text is what came as UTF-8, other bytes as PEP 383 has them.
 
@@ -107,6 +112,7 @@ class _Collector:
 
 def read_head(text: bytes) -> RequestHead:
     """Read a complete head, up to and with its empty line; raises `Malformed`."""
+    _check_size(len(text), 0)
     collector = _Collector()
     parser = collector.parser = httptools.HttpRequestParser(collector)
     try:
@@ -128,10 +134,19 @@ def read_head(text: bytes) -> RequestHead:
     target = collector.target.decode(errors="surrogateescape")
     if method != "CONNECT":
         _check_target(method, target)
+    _check_size(0, len(found))
     chunked = "Transfer-Encoding" in headers
     length = None if chunked else int(headers.get("Content-Length", "").strip(" \t").lstrip("0") or "0")
     keep_alive = collector.keep_alive and not _may_be_misread(method, version, headers, length)
     return RequestHead(method, target, version, headers, length, keep_alive)
+
+
+def _check_size(size: int, lines: int) -> None:
+    """Raises `HeadTooLarge`."""
+    if size > MAX_HEAD:
+        raise HeadTooLarge(f"the head of the request is larger than {MAX_HEAD} bytes")
+    if lines > MAX_LINES:
+        raise HeadTooLarge(f"the head of the request has more than {MAX_LINES} lines")
 
 
 def begins_with_request_line(head: bytes) -> bool:
@@ -204,7 +219,7 @@ class PartialHead:
     def add(self, more: bytes) -> bool:
         """Take more bytes; returns whether a head is complete with them.
 
-        Raises `Malformed` for what no head may begin with.
+        Raises `Malformed` for what no head may begin with, or be.
         """
         text = self.text
         start = max(0, len(text) - 3)
@@ -219,12 +234,8 @@ class PartialHead:
             raise Malformed(_words(bytes(text[:2]), error)) from None
         if self._counter.is_complete:
             raise Malformed("the head ends in a line without CR")
+        _check_size(len(text), self._counter.lines)
         return False
-
-    @property
-    def lines(self) -> int:
-        """How many fields came."""
-        return self._counter.lines
 
 
 class _Counter:
