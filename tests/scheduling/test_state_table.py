@@ -23,7 +23,7 @@ QUESTIONS = {
 
 
 def test_each_rule_names_what_carries_it_out():
-    rules = scheduler.__doc__.partition("Its rules")[2].partition("\nEvery method")[0]
+    rules = ast.get_docstring(source()).partition("Its rules")[2].partition("\nEvery method")[0]
     for rule in re.split(r"\n(?=\d+\. )", rules)[1:]:
         named = re.findall(r"`([a-z_]*\.?[A-Z]?\w*\.?\w+)`", rule)
         assert named, rule
@@ -55,10 +55,13 @@ def path_of(node: ast.expr) -> list[str]:
     return []
 
 
+def source() -> ast.Module:
+    """The scheduler's file: a compiled module knows neither its source nor its docstring."""
+    return ast.parse(Path(carpool.__file__).with_name("scheduling").joinpath("scheduler.py").read_text())
+
+
 def methods() -> list[ast.FunctionDef]:
-    """The scheduler's, as its file has them: a compiled module knows no source."""
-    tree = ast.parse(Path(carpool.__file__).with_name("scheduling").joinpath("scheduler.py").read_text())
-    (body,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Scheduler"]
+    (body,) = [node for node in source().body if isinstance(node, ast.ClassDef) and node.name == "Scheduler"]
     return [node for node in ast.walk(body) if isinstance(node, ast.FunctionDef)]
 
 
