@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from typing import Final
 
-from carpool.scheduling import tuning
+from carpool.scheduling import packing, tuning
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch, Request
 from carpool.scheduling.predictor_model import LatencyModel
 from carpool.scheduling.queues import Queue
+
+# A row that costs as much as those before is one that makes them no dearer, whatever becomes of the last digits.
+_ROUNDING: Final = 1 + 1e-12
 
 
 class Groups:
@@ -55,7 +59,7 @@ class Groups:
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch was answered: it took the time since the one before, or since it left."""
-        self._seconds.observe(batch.rows * _longest(batch), now - max(batch.dispatched, self._back_at))
+        self._seconds.observe(self._padded(batch.rows) * _longest(batch), now - max(batch.dispatched, self._back_at))
         self._back_at = now
         self._is_known = self._is_known or (self._seconds.is_trusted and self._seconds.is_varied)
 
@@ -79,10 +83,9 @@ class Groups:
     def _cheapest(self, waiting: Sequence[Request], place: int, most: int) -> tuple[int, int]:
         """Of all stretches with the request at this place: where one begins and ends that costs least for each row.
 
-        A row costs its share of the call and its padding; what is computed for it otherwise is the same in any batch.
         Of ends and beginnings that are far away only some are tried: those between cost nearly the same.
         """
-        call, padding = self._price
+        price = self._price
         rows, own = [0], [0]  # of all before a place
         for request in waiting:
             rows.append(rows[-1] + request.rows)
@@ -97,26 +100,37 @@ class Groups:
                 count = rows[stop] - rows[start]
                 if count > most:
                     break
-                cost = (call + padding * (count * longest - (own[stop] - own[start]))) / count
+                cost = self._per_row(price, count, longest, own[stop] - own[start])
                 if cost <= best:
                     best, found = cost, (start, stop)
         return found
 
     def _fill(self, chosen: list[Request], queue: Queue, longest: int, most: int) -> None:
         """Add those that follow in turn, whom nobody may overtake, as long as that makes rows cheaper."""
-        call, padding = self._price
+        price = self._price
         are_in = set(chosen)
         rows = sum([request.rows for request in chosen])
-        cost = call + padding * sum([request.rows * (longest - request.length) for request in chosen])
+        own = sum([request.rows * request.length for request in chosen])
+        cost = self._per_row(price, rows, longest, own)
         for request in queue:
             if request in are_in:
                 continue
-            wasted = padding * (longest - request.length)
-            if request.length > longest or rows + request.rows > most or wasted * rows > cost:
+            rows += request.rows
+            own += request.rows * request.length
+            with_it = self._per_row(price, rows, longest, own)
+            if request.length > longest or rows > most or with_it > cost * _ROUNDING:
                 return
             chosen.append(request)
-            rows += request.rows
-            cost += wasted * request.rows
+            cost = with_it
+
+    def _per_row(self, price: tuple[float, float], rows: int, longest: int, own: int) -> float:
+        """A row's share of the call and of all padding; what is computed for it otherwise is the same in any batch."""
+        call, padding = price
+        return (call + padding * (self._padded(rows) * longest - own)) / rows
+
+    def _padded(self, rows: int) -> int:
+        """As how many rows so many are computed."""
+        return packing.padded(rows, self._limits.allowed_sizes)
 
     @property
     def _price(self) -> tuple[float, float]:

@@ -229,6 +229,20 @@ def test_those_that_follow_in_turn_fill_a_batch_while_that_makes_rows_cheaper(fi
     assert with_followers(taught, list(map(read, first)), list(map(read, then))) == travel
 
 
+def test_a_batch_that_is_padded_to_an_allowed_size_is_weighed_with_that():
+    """Three rows would be computed as four, which costs as much as a call more."""
+    driven = teach(made(priority_ageing=1.0, allowed_sizes=(1, 2, 4)))
+    for name in ["100-a", "90-b", "100-c", "10-d"]:
+        driven.submit(name)
+    driven.pass_call()
+    assert driven.names(driven.sent[0]) == ["100-a", "100-c"]
+
+
+def test_who_follows_in_turn_fills_the_rows_that_are_padded_anyway():
+    taught = teach(made(priority_ageing=LATER, allowed_sizes=(4,)))
+    assert with_followers(taught, [("400-a", 1)], [("10-b", 1)]) == ["10-b", "400-a"]
+
+
 @pytest.mark.parametrize(("between", "is_seen"), [(15, True), (16, False)])
 def test_four_batches_worth_is_looked_at(taught, between, is_seen):
     for name in ["100-oldest", *(f"10-{number}" for number in range(between)), "95-like"]:
