@@ -141,8 +141,8 @@ class Settings(BaseSettings):
     from_probe: str = settings.field(
         "Batching",
         "File that `carpool-sidecar probe --json` or `doctor --json` wrote. The largest batch that pays is "
-        "--max-batch-size, unless that is given; no batch is as large as one that failed; and if answers in a batch "
-        "have other texts or another form than alone, nothing is batched. Empty: none.",
+        "--max-batch-size, unless that is given; no batch is as large as one that failed, whatever is set later; and "
+        "if answers in a batch have other texts or another form than alone, nothing is batched. Empty: none.",
         "",
     )
     policy: Literal["auto", "window", "adaptive"] = settings.field(
