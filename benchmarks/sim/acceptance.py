@@ -160,12 +160,11 @@ ADAPTIVE_SCENES: tuple[Callable[[], Checks], ...] = (
 
 
 def judge(found: Results) -> list[Check]:
-    """All promises of the policies that exist."""
+    """All promises of both policies."""
     promises = [*WINDOW_PROMISES, *ADAPTIVE_PROMISES, *HINDSIGHT_PROMISES]
-    scenes = ADAPTIVE_SCENES if contenders.has_adaptive() else ()
     return [
         *(check for promise in promises for check in promise(found)),
-        *(check for scene in scenes for check in scene()),
+        *(check for scene in ADAPTIVE_SCENES for check in scene()),
     ]
 
 

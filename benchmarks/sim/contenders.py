@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
 from collections.abc import Callable, Iterable
-from typing import cast
 
 from benchmarks.sim import baselines, cells
-from carpool.scheduling import limits, policy, scheduler, window
+from carpool.scheduling import adaptive, limits, policy, scheduler, window
 from carpool_sidecar.planning import engine
 
 Make = Callable[[cells.Cell], engine.MakeScheduler]
@@ -77,11 +75,6 @@ def make_scheduler(name: str, cell: cells.Cell) -> engine.MakeScheduler:
     return make(cell)
 
 
-def has_adaptive() -> bool:
-    """Whether the learning policy exists."""
-    return importlib.util.find_spec("carpool.scheduling.adaptive") is not None
-
-
 def _window(milliseconds: int) -> Make:
     def make_policy(bounds: limits.Limits) -> policy.Policy:
         return window.Window(bounds, TICK)
@@ -102,12 +95,10 @@ def _idle(in_flight: int) -> Make:
 
 
 def _adaptive(cell: cells.Cell) -> engine.MakeScheduler:
-    adaptive = importlib.import_module("carpool.scheduling.adaptive")
-
     def make_policy(bounds: limits.Limits) -> policy.Policy:
         made = adaptive.Adaptive(bounds, tick=TICK)
         made.predictor.hint_overhead(cell.system.overhead / 1000)  # which the sidecar measures when it starts
-        return cast(policy.Policy, made)
+        return made
 
     return production(make_policy, cell.system.size, ADAPTIVE_MAX_LATENCY, MOST_IN_FLIGHT, True)
 
@@ -123,9 +114,7 @@ BASELINES: dict[str, Make] = {
     "BentoML": lambda cell: lambda clock: baselines.BentoML(clock, cell.system.size, cell.timeout or BENTOML_LATENCY),
     "Clipper": lambda cell: lambda clock: baselines.Clipper(clock, cell.system.size, cell.timeout or CLIPPER_OBJECTIVE),
 }
-OURS: dict[str, Make] = {WINDOW[5]: _window(5), WINDOW[20]: _window(20)}
-if has_adaptive():
-    OURS[ADAPTIVE] = _adaptive
+OURS: dict[str, Make] = {WINDOW[5]: _window(5), WINDOW[20]: _window(20), ADAPTIVE: _adaptive}
 BY_NAME = BASELINES | OURS
 # What takes part in the scene of KServe's docs; its batcher with the latency that is documented there.
 SCENE = [KSERVE_DOCUMENTED, IDLE_1, *OURS]

@@ -100,9 +100,7 @@ def window_tasks(plan: Plan) -> list[Task]:
 
 
 def adaptive_tasks(plan: Plan) -> list[Task]:
-    """What most of the acceptance of `adaptive` compares; nothing while it does not exist."""
-    if not contenders.has_adaptive():
-        return []
+    """What most of the acceptance of `adaptive` compares."""
     idle = [contenders.ADAPTIVE, contenders.IDLE_1, contenders.IDLE_2]
     everyone = [contenders.ADAPTIVE, *contenders.BASELINES]
     return [
@@ -114,9 +112,7 @@ def adaptive_tasks(plan: Plan) -> list[Task]:
 
 
 def hindsight_tasks(plan: Plan) -> list[Task]:
-    """All fixed settings, and the one that has to find out; nothing while it does not exist."""
-    if not contenders.has_adaptive():
-        return []
+    """All fixed settings, and the one that has to find out."""
     return [
         task
         for cell in hindsight_cells(plan)

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.sim import acceptance, contenders, grid
-
-needs_adaptive = pytest.mark.skipif(not contenders.has_adaptive(), reason="there is no adaptive policy yet")
+from benchmarks.sim import acceptance, grid
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +31,6 @@ def test_window_keeps_its_promise(
     assert_all_hold(promise(of_window))
 
 
-@needs_adaptive
 @pytest.mark.parametrize("promise", acceptance.ADAPTIVE_PROMISES)
 def test_adaptive_keeps_its_promise(
     promise: Callable[[grid.Results], acceptance.Checks], of_adaptive: grid.Results
@@ -41,7 +38,6 @@ def test_adaptive_keeps_its_promise(
     assert_all_hold(promise(of_adaptive))
 
 
-@needs_adaptive
 @pytest.mark.parametrize("promise", acceptance.HINDSIGHT_PROMISES)
 def test_adaptive_is_as_good_as_if_it_had_known(
     promise: Callable[[grid.Results], acceptance.Checks], of_hindsight: grid.Results
@@ -49,7 +45,6 @@ def test_adaptive_is_as_good_as_if_it_had_known(
     assert_all_hold(promise(of_hindsight))
 
 
-@needs_adaptive
 @pytest.mark.parametrize("scene", acceptance.ADAPTIVE_SCENES)
 def test_adaptive_passes_the_scene(scene: Callable[[], acceptance.Checks]) -> None:
     assert_all_hold(scene())
