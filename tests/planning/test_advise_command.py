@@ -20,10 +20,15 @@ SLOW = document.Setting(policy="window", max_latency=50.0, max_batch_size=8)
 QUICK = planner.Effort(short=2_000, long=5_000)
 
 
+@pytest.fixture(scope="module")
+def arrivals() -> bytes:
+    return recordings.written(recordings.recording(SLOW))
+
+
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path, arrivals):
     path = tmp_path / "arrivals.jsonl"
-    path.write_bytes(recordings.written(recordings.recording(SLOW)))
+    path.write_bytes(arrivals)
     return str(path)
 
 
