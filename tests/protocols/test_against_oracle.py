@@ -156,6 +156,7 @@ def groups(verdicts: Sequence[Verdict]) -> list[list[int]]:
 # --- who shares a call ------------------------------------------------------------------------------------------
 
 
+@examples(200)
 @given(scenes.scenes(least=2), st.booleans())
 def test_requests_share_a_call_if_the_oracle_says_so_and_only_then(scene: scenes.Scene, in_steps: bool) -> None:
     desk = Desk(scene.rule, in_steps)
@@ -205,6 +206,7 @@ def test_uneven_rows_are_passed_on_though_another_list_has_rows_that_could_be_cu
 # --- what each gets ---------------------------------------------------------------------------------------------
 
 
+@examples(200)
 @given(scenes.scenes(least=2), st.booleans(), st.data())
 def test_each_caller_gets_byte_for_byte_what_it_would_get_alone(
     scene: scenes.Scene, in_steps: bool, data: st.DataObject
@@ -251,6 +253,7 @@ def check_call(rule: oracle.Rule, verdicts: Sequence[Verdict], parts: Sequence[P
         assert [row.text for row in rows] == expected
 
 
+@examples(200)
 @given(scenes.scenes(least=2, origins_=1) | scenes.scenes("shared", least=3, origins_=1), st.booleans(), st.data())
 def test_any_answer_is_shared_out_as_it_says_or_is_the_servers_fault(
     scene: scenes.Scene, in_steps: bool, data: st.DataObject
@@ -332,7 +335,6 @@ def weights_of(
     return weights, False if not are_tokens and any(told.numbers.values()) else None
 
 
-@examples(50)
 @given(scenes.scenes(least=2, origins_=1), st.sampled_from([-1, 1, 2]), st.data())
 def test_key_whose_answer_has_other_rows_than_the_batch_is_not_batched_for_a_minute(
     scene: scenes.Scene, more: int, data: st.DataObject
@@ -357,7 +359,6 @@ def test_key_whose_answer_has_other_rows_than_the_batch_is_not_batched_for_a_min
     assert desk.parse(first.body).key == first.payload.key
 
 
-@examples(50)
 @given(scenes.scenes("index", least=2, origins_=1), st.data())
 def test_indexes_that_do_not_count_the_rows_are_the_servers_fault(scene: scenes.Scene, data: st.DataObject) -> None:
     desk = Desk(scene.rule)
@@ -370,7 +371,6 @@ def test_indexes_that_do_not_count_the_rows_are_the_servers_fault(scene: scenes.
         desk.exchange(verdicts, parts, answer)
 
 
-@examples(50)
 @given(scenes.scenes(origins_=1, has_garbage=False), st.data())
 def test_answers_to_parts_of_a_request_are_joined_only_if_they_are_of_one_form(
     scene: scenes.Scene, data: st.DataObject
@@ -417,7 +417,6 @@ def test_body_that_is_nested_without_end_is_no_request(opening: bytes, is_closed
         Desk(rule).parse(body)
 
 
-@examples(50)
 @given(scenes.scenes(has_garbage=False), st.booleans())
 def test_more_rows_than_allowed_are_too_large(scene: scenes.Scene, in_steps: bool) -> None:
     desk = Desk(scene.rule, in_steps)
@@ -433,7 +432,6 @@ def test_more_rows_than_allowed_are_too_large(scene: scenes.Scene, in_steps: boo
 # --- what is remembered -----------------------------------------------------------------------------------------
 
 
-@examples(50)
 @given(scenes.scenes(least=2), st.data(), st.booleans())
 def test_what_was_seen_before_changes_nothing(scene: scenes.Scene, data: st.DataObject, in_steps: bool) -> None:
     """Texts around rows are remembered; a body that is like one of them is what it is to a codec without memory."""
