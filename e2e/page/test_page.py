@@ -79,6 +79,8 @@ async def test_figures_move_and_queues_fill_under_load(chromium, start, loaded):
     await wait_until(shown.page, "() => document.querySelector('#out .detail')?.innerText.includes(' ms')")
     sentences = await shown.page.locator("#sentences").inner_text()
     assert "A call takes" in sentences
+    assert await shown.page.locator("#curve path.edge").get_attribute("d")
+    assert "from where on larger ones hardly save" in await shown.page.locator("#curve figcaption").inner_text()
     assert shown.complaints == []
 
 

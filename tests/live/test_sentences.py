@@ -71,6 +71,20 @@ def test_the_window_policy_says_what_it_does():
     assert sentences.window(32, 0.0, 2)[2] == "At most 2 batches are at the predictor."
 
 
+def test_the_size_from_which_on_batches_save_little_is_that_of_the_sentence():
+    assert f"from {sentences.knee(LEARNED, 32)} instances on" in sentences.sizes(LEARNED, 32)[0]
+    assert sentences.knee({**LEARNED, "service_fixed_seconds": 0.0}, 32) == 1
+    assert sentences.knee({}, 32) == sentences.knee(dict.fromkeys(LEARNED, 0.0), 32) == 0
+
+
+def test_what_settings_keep_apart_is_told_with_the_reason():
+    assert list(sentences.apart(mix_forms=True, group_by_length=False)) == []
+    [forms] = sentences.apart(mix_forms=False, group_by_length=False)
+    assert "one table of a batch" in forms
+    [lengths] = sentences.apart(mix_forms=True, group_by_length=True)
+    assert "pads all to the longest" in lengths
+
+
 def test_what_refusals_taught_reads_as_sentences():
     assert sentences.refusals(0, 0, 0) == []
     assert sentences.refusals(4, 3100, 1) == [

@@ -27,10 +27,27 @@ def sizes(learned: Mapping[str, float], max_batch_size: int) -> list[str]:
         return []
     alone, best = fixed + each, fixed / max_batch_size + each
     told = f"An instance takes {_ms(alone)} alone, and {_ms(best)} in a batch of {max_batch_size:,}"
-    knee = probing.pays_from(fixed, each, max_batch_size)
-    if knee == 1:
+    at = knee(learned, max_batch_size)
+    if at == 1:
         return [f"{told}: batches buy next to nothing here."]
-    return [f"{told}; from {knee:,} instances on it is hardly cheaper."]
+    return [f"{told}; from {at:,} instances on it is hardly cheaper."]
+
+
+def knee(learned: Mapping[str, float], max_batch_size: int) -> int:
+    """The size from which on larger batches make an instance hardly cheaper; 0 if nothing is known of that yet."""
+    fixed, each = learned.get("service_fixed_seconds", 0.0), learned.get("service_instance_seconds", 0.0)
+    return probing.pays_from(fixed, each, max_batch_size) if fixed + each > 0 else 0
+
+
+def apart(mix_forms: bool, group_by_length: bool) -> Iterator[str]:
+    """What the settings keep in batches of their own, and why."""
+    if not mix_forms:
+        yield (
+            "Instances of other forms (members, their order, kinds of values) travel apart, since a predictor that "
+            "makes one table of a batch would change answers; --mix-forms lifts that."
+        )
+    if group_by_length:
+        yield "Instances of like length travel together, since the model pads all to the longest (--group-by-length)."
 
 
 def window(max_batch_size: float, latency_ms: float, max_in_flight: float, learns_in_flight: bool = False) -> list[str]:

@@ -116,6 +116,7 @@ class Snapshot(msgspec.Struct):
     held_bytes: int
     learned: Mapping[str, float]
     sentences: Sequence[str]
+    knee: int
     settings: Mapping[str, object]
     viewers: int
 
@@ -197,6 +198,7 @@ class Snapshots:
             held_bytes=core.ledger.held,
             learned={name: value for name, value in learned.items() if math.isfinite(value)},
             sentences=_sentences(settings, core, learned),
+            knee=sentences.knee(learned, int(core.limits.max_batch_size)) if settings.is_adaptive else 0,
             settings={name: getattr(settings, name) for name in settings.live},
             viewers=viewers,
         )
@@ -296,7 +298,10 @@ def _sentences(settings: config.Settings, core: scheduler.Scheduler, learned: Ma
     if not settings.enable_batcher:
         by_probe = " By --from-probe answers in a batch have other texts than alone." if settings.from_probe else ""
         return [f"Nothing is batched: --enable-batcher is false.{by_probe}"]
-    refused = sentences.refusals(core.smallest_limit(), core.smallest_bytes(), core.kept_apart())
+    refused = [
+        *sentences.refusals(core.smallest_limit(), core.smallest_bytes(), core.kept_apart()),
+        *sentences.apart(settings.mix_forms, settings.group_by_length),
+    ]
     if settings.is_adaptive:
         of_sizes = sentences.sizes(learned, int(core.limits.max_batch_size))
         return [*sentences.adaptive(learned), *of_sizes, *refused]

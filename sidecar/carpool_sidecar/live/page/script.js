@@ -130,6 +130,21 @@ function showTiles(snapshot) {
   }
 }
 
+// What an instance costs by the size of its batch, as it was learned: S(n) / n, both sides of it in logarithms of sizes.
+function showCurve(s) {
+  const { service_fixed_seconds: fixed, service_instance_seconds: each } = s.learned, most = s.settings.max_batch_size;
+  const curve = $("curve");
+  curve.hidden = !s.knee || most < 2;
+  if (curve.hidden) return;
+  const left = (size) => (240 * Math.log(size) / Math.log(most)).toFixed(1);
+  const points = Array.from({ length: 41 }, (_, i) => most ** (i / 40)).map((size) =>
+    `${left(size)} ${(62 - 60 * (fixed / size + each) / (fixed + each)).toFixed(1)}`);
+  const [edge, knee] = curve.querySelectorAll("path");
+  edge.setAttribute("d", "M" + points.join("L"));
+  knee.setAttribute("d", `M${left(s.knee)} 0V64`);
+  put(curve.querySelector("figcaption"), `Time for an instance, in batches of 1 to ${count(most)}; the line is at ${count(s.knee)}, from where on larger ones hardly save.`);
+}
+
 // --- lists
 
 function swatched(element, reason) {
@@ -185,6 +200,7 @@ function showSnapshot() {
   put($("out-note"), `${count(s.in_flight)} of at most ${count(s.in_flight_limit)}`);
   fill($("out"), s.out, barItem, (item, o) => showBar(item, { ...o, detail: `${words(o.reason)}, ${ms(o.out)} ms` }), "The predictor has nothing to do.");
   fill($("sentences"), s.sentences, () => make("li"), put);
+  showCurve(s);
   put($("reasons-note"), plural(sum(t.batches), "batch", "batches"));
   showCounts($("reasons"), t.batches, state.hello.reasons, "No batch has left yet.", true);
   showCounts($("refused"), t.refused, {}, "None.");
