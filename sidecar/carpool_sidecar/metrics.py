@@ -177,6 +177,11 @@ class Metrics:
             "reason",
             shown_at_once=errors.NotBatched,
         )
+        self.list_parts: Counter[str] = counter(
+            "list_parts",
+            "Parts of requests of --lists that went in a call without the rest, as that has room for so many, by rule.",
+            "rule",
+        )
         self.rpc: Counter[Lane, str] = counter(
             "rpc_requests", "gRPC calls answered, by lane and status code.", "lane", "code"
         )
@@ -284,6 +289,10 @@ class Metrics:
     def unbatched(self, reason: errors.NotBatched) -> None:
         """A request was passed through."""
         self.not_batched.labels(reason).inc()
+
+    def list_part(self, rule: str) -> None:
+        """A part of a request of this rule went in a call without the rest."""
+        self.list_parts.labels(rule).inc()
 
     def rpc_answered(self, lane: Lane, code: int, times: int = 1) -> None:
         """A gRPC call was answered, or so many with the same status code."""

@@ -264,6 +264,20 @@ async def test_a_long_list_to_rank_goes_in_parts_side_by_side_and_comes_back_in_
     assert [row["score"] for row in found] == sorted(numbers, reverse=True)
     assert all(numbers[row["index"]] == row["score"] for row in found)
     assert [len(json.loads(seen.body)["texts"]) for seen in bench.predictor.seen] == [32, 32, 6]
+    assert await bench.metric('carpool_list_parts_total{rule="tei-rerank"}') == 3
+
+
+@pytest.mark.looptime
+async def test_a_list_with_more_tokens_than_its_rule_allows_goes_in_parts_and_is_answered_as_one(sidecar_of):
+    limited = "{mine: {extends: openai-embeddings, max_tokens: 4, characters_a_token: 3}}"
+    bench = await sidecar_of(max_batch_size=100, max_latency=0, lists=limited)
+    bench.predictor.behave = embedder
+    texts = ["abc", "abcd", "a", "ab", "abcdefghijklmnop"]
+    answer = await bench.post(*asked(texts), "/v1/embeddings")
+    assert told(answer) == [[len(text), 0.5] for text in texts]
+    assert json.loads(answer[1])["usage"]["total_tokens"] == 3 * len(texts)
+    assert [json.loads(seen.body)["input"] for seen in bench.predictor.seen] == [texts[:3], texts[3:4], texts[4:]]
+    assert await bench.metric('carpool_list_parts_total{rule="mine"}') == 3
 
 
 @pytest.mark.looptime

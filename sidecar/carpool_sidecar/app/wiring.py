@@ -98,7 +98,7 @@ class Sidecar:
         self.life = lifecycle.Lifecycle(self.ledger)
         self._base = yarl.URL.build(scheme="http", host=chosen.component_host, port=chosen.component_port)
         on_bug = self.metrics.internal_errors.labels("upstream").inc
-        self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
+        self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug, self.metrics.list_part)
         self.tracing = self._start_tracing() if chosen.tracing == "otlp" else None
         self.turns = turns.Turns(self._report)
         rules = retried_statuses.Rules(chosen.retry_statuses)
@@ -393,10 +393,19 @@ class Upstreams:
 
     # State: the connections, and what was asked of models.
     def __init__(
-        self, chosen: config.Settings, base: str, clock: Callable[[], float], on_bug: Callable[[], None]
+        self,
+        chosen: config.Settings,
+        base: str,
+        clock: Callable[[], float],
+        on_bug: Callable[[], None],
+        on_part: Callable[[str], None],
     ) -> None:
-        """`base` is the predictor's `http://HOST:PORT`; `on_bug` is called for each bug met, which is in the log."""
+        """`base` is the predictor's `http://HOST:PORT`; `on_bug` is called for each bug met, which is in the log.
+
+        `on_part` is told the rule of each part of a request that is sent.
+        """
         self._settings = chosen
+        self._on_part = on_part
         self._on_bug = on_bug
         self._clock = clock
         self._registries: list[model_registry.ModelRegistry] = []
@@ -452,7 +461,8 @@ class Upstreams:
             return None
         if self._settings.upstream == "http":
             settings = self._settings
-            return routes.Lists(chosen, self.http, self._clock, settings.answer_members, settings.mix_forms)
+            members, mixes = settings.answer_members, settings.mix_forms
+            return routes.Lists(chosen, self.http, self._clock, members, mixes, self._on_part)
         from carpool_sidecar.protocols import tensors_from_embeddings
 
         output = self._settings.embeddings_output

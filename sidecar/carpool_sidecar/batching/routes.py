@@ -103,7 +103,7 @@ class Tensors(NamedTuple):
 class Lists:
     """The paths of `--lists`, all to one predictor; `clock` is the sidecar's. `answer_members` are of v1's requests.
 
-    If it `mixes`, rows of any form share a call.
+    If it `mixes`, rows of any form share a call. `on_part` is told the rule of each part of a request that is sent.
     """
 
     # State: the routes of the rules that were asked for together, which are few.
@@ -114,8 +114,10 @@ class Lists:
         clock: Callable[[], float],
         answer_members: Sequence[str] = (),
         mixes: bool = False,
+        on_part: Callable[[str], None] | None = None,
     ) -> None:
         self._answer_members = answer_members
+        self._on_part = on_part
         self._mixes = mixes
         self.rules = tuple(chosen)
         self._predictor = predictor
@@ -134,7 +136,7 @@ class Lists:
             raise errors.Unbatchable(errors.NotBatched.STREAMING)
         names = tuple([rule.name for rule in found])
         if names not in self._routes:
-            made = codec.Codec(found, self._clock, self._mixes)
+            made = codec.Codec(found, self._clock, self._mixes, self._on_part)
             route = calls.Route(
                 made, self._predictor, doubtful=DOUBTFUL, error_words=_words_of(found[0]),
                 key_headers=_key_headers(found),

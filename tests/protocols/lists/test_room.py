@@ -110,6 +110,16 @@ def test_limits_that_are_none_are_told_by_rule_and_field(limits: str, words: str
     assert words in str(caught.value)
 
 
+def test_parts_are_counted_by_their_rule_and_whole_requests_are_not() -> None:
+    told: list[str] = []
+    by = codec.Codec([rules.built_in()["tei-embed"]], lambda: 0.0, on_part=told.append)
+    payload = by.parse(b'{"inputs":["a","b","c"]}', 10)
+    request = messages.Request(payload.key, 3, payload=payload)
+    for parts in ([(0, 3)], [(0, 2)], [(2, 3), (0, 3)]):
+        by.merge("b", "/embed", [messages.Part(request, start, stop) for start, stop in parts])
+    assert told == ["tei-embed", "tei-embed"]
+
+
 @given(text=st.text(), is_ascii=st.booleans())
 def test_characters_are_never_fewer_than_a_text_has(text: str, is_ascii: bool) -> None:
     written = json.dumps(text, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")

@@ -158,17 +158,25 @@ class Payload(interface.Payload):
 class Codec:
     """Requests to one path, by all rules for it; see `interface.Codec`.
 
-    `clock` returns seconds and never goes back. If it `mixes`, rows of any form share a call.
+    `clock` returns seconds and never goes back. If it `mixes`, rows of any form share a call. `on_part` is told the
+    rule of each part of a request that goes in a call without the rest.
     """
 
     # State: the templates that were used last, the latest first; by the names of rules the outlines of their last
     # answers; which keys, by their hashes, are not batched, and until when.
     large = v1.LARGE
 
-    def __init__(self, chosen: Sequence[rules.Rule], clock: Callable[[], float], mixes: bool = False) -> None:
+    def __init__(
+        self,
+        chosen: Sequence[rules.Rule],
+        clock: Callable[[], float],
+        mixes: bool = False,
+        on_part: Callable[[str], None] | None = None,
+    ) -> None:
         self._rules = tuple(chosen)
         self._mixes = mixes
         self._clock = clock
+        self._on_part = on_part
         self.max_batch_size = min([rule.max_batch_size or sys.maxsize for rule in chosen])
         self._templates: list[Template] = []
         self._outlines: dict[str, answers.Outline] = {}
@@ -205,6 +213,10 @@ class Codec:
         if len(parts) > 1 and any(map(_is_uneven_part, parts)):
             raise errors.NotMergeable
         template = first.template
+        if self._on_part is not None:
+            for request, start, stop in parts:
+                if stop - start < request.payload.row_count:
+                    self._on_part(template.rule.name)
         pieces: list[bytes | memoryview] = []
         for number, text in enumerate(template.texts[:-1]):
             pieces += (text, b"[")
