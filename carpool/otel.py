@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextvars
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from carpool.functions import batcher
+from carpool.functions import batcher, calls
 from carpool.functions import errors as failures
 from carpool.scheduling import messages
 
@@ -68,7 +68,7 @@ class _Calls(spans.Source):
     def caller(self, request: messages.Request) -> Any:
         """Implements `spans.Source`."""
         # In a copy, as the parts of one call may be looked at by several threads; copying is cheap.
-        context = request.contexts()[0].copy()  # type: ignore[attr-defined] # they are `calls.Call`
+        context = cast(calls.Call, request).contexts[0].copy()
         found = context.run(trace.get_current_span).get_span_context()
         return found if found.is_valid else None
 

@@ -27,13 +27,13 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "tei-predict": {"list": "inputs", "answers": "$"},
     "vllm-pooling": {"list": "input", "answers": "data", "scalar": "wrapped", "token_ids": True, "index": "index"},
     "vllm-score": {
-        "list": ["text_2", "documents", "items", "data_2"],
-        "along": ["text_1", "queries", "data_1"],
+        "list": ["documents", "items", "data_2", "text_2"],
+        "along": ["queries", "data_1", "text_1"],
         "answers": "data",
         "index": "index",
     },
     "cohere-embed": {
-        "list": ["texts", "images", "inputs"],
+        "list": ["texts", "inputs"],
         "answers": ["embeddings.*", "embeddings"],
         "answers_along": ["texts", "images"],
     },
@@ -163,6 +163,7 @@ _Places = Annotated[
 _Values = Annotated[tuple[Annotated[str, pydantic.PlainValidator(_check_single_place)], ...], _SEVERAL]
 _Paths = Annotated[tuple[Annotated[str, pydantic.AfterValidator(_check_path)], ...], _SEVERAL]
 _Member = Annotated[str, pydantic.AfterValidator(_check_member)]
+_Bound = Annotated[int, pydantic.Field(ge=1, le=2**31)]
 
 
 class _Rule(pydantic.BaseModel):
@@ -186,6 +187,10 @@ class _Rule(pydantic.BaseModel):
     shared: _Values = ()
     ignore: Annotated[tuple[_Member, ...], _SEVERAL] = ()
     max_batch_size: Annotated[int, pydantic.Field(ge=1, le=100_000)] | None = None
+    max_bytes: _Bound | None = None
+    max_characters: _Bound | None = None
+    max_tokens: _Bound | None = None
+    characters_a_token: Annotated[float, pydantic.Field(ge=0.1, le=100, strict=False)] | None = None
     one_query: _Paths = ()
     key_headers: Annotated[tuple[Annotated[str, pydantic.AfterValidator(_check_header)], ...], _SEVERAL] = ()
     error: Any = None
@@ -210,6 +215,8 @@ class _Rule(pydantic.BaseModel):
             raise ValueError("'scalar' must be alone with a 'list' of columns")
         if self.index is not None and any(map(_is_columns, self.answers)):
             raise ValueError("'index' does not go with 'answers' in columns, whose rows have no members")
+        if (self.max_tokens is None) != (self.characters_a_token is None):
+            raise ValueError("'max_tokens' and 'characters_a_token', by which texts are counted, go together")
         return self
 
     @pydantic.model_validator(mode="after")
