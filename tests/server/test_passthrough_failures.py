@@ -75,25 +75,65 @@ async def test_an_answer_whose_transfer_codings_are_in_two_lines_is_a_502(
     assert error_of(got)[0] == b"502"
 
 
-async def test_a_body_that_comes_behind_the_answer_to_head_is_nobodys_answer(
-    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+@pytest.mark.parametrize(
+    ("method", "head"),
+    [
+        (b"HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 49\r\n\r\n"),
+        (b"PUT", b"HTTP/1.1 204 No Content\r\nContent-Length: 49\r\n\r\n"),
+        (b"PUT", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        (b"PUT", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        (b"PUT", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 49\r\n\r\n"),
+    ],
+)
+async def test_a_body_that_comes_behind_an_answer_that_has_none_is_nobodys_answer(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, method: bytes, head: bytes
 ) -> None:
     async def predictor(reader: Reader, writer: Writer) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 49\r\n\r\n")
-        if request.startswith(b"HEAD "):
+        if request.startswith(method):
+            writer.write(head)
             with contextlib.suppress(asyncio.IncompleteReadError):
                 await reader.readuntil(b"\r\n\r\n")  # of whoever gets the connection next
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nnobodys")
         else:
-            writer.write(b"x" * 49)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 49\r\n\r\n" + b"x" * 49)
 
     _, port = await proxy_front(await proxy_predictor(predictor))
     reader, writer = await proxy_connect(port)
-    writer.write(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+    writer.write(method + b" / HTTP/1.1\r\nHost: h\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
     writer.write(GET)
     assert (await reader.read()).endswith(b"x" * 49)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [b"Content-Length : 2", b"Transfer-Encoding\t: chunked", b"Upgrade : x", b"Proxy-Connection : close", b"X : y"],
+)
+async def test_a_space_before_a_colon_in_an_answer_is_a_502(proxy_exchange: Exchange, field: bytes) -> None:
+    _, got = await proxy_exchange(GET, b"HTTP/1.1 200 OK\r\n" + field + b"\r\n\r\n0\r\n\r\n")
+    assert error_of(got)[0] == b"502"
+
+
+async def test_a_connection_of_http_1_0_whose_answer_came_in_chunks_is_used_no_more(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    connections = 0
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n")
+                writer.write(b"2\r\nok\r\n0\r\n\r\n")
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    for _ in range(2):
+        reader, writer = await proxy_connect(port)
+        writer.write(GET)
+        assert b"ok" in await reader.read()
+    assert connections == 2
 
 
 @pytest.mark.parametrize(

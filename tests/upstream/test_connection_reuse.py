@@ -26,8 +26,16 @@ async def test_requests_at_the_same_time_have_connections_of_their_own(wire, pre
     assert len(wire.peers) == 5
 
 
-async def test_a_connection_whose_answer_was_500_is_used_no_more(wire, predictor):
-    wire.answers = [http(status=b"500 Internal Server Error")]
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(status=b"500 Internal Server Error"),
+        http(status=b"304 Not Modified"),
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 2\r\n\r\n",
+    ],
+)
+async def test_a_connection_that_may_end_or_have_more_of_the_answer_is_used_no_more(wire, predictor, answer):
+    wire.answers = [answer]
     with pytest.raises(errors.UpstreamStatus):
         await ask(predictor)
     await closed(wire.requests[0])

@@ -86,9 +86,9 @@ async def test_idle_connections_are_closed_after_4_seconds_each_in_its_time(wire
     asked = [asyncio.ensure_future(ask(predictor)) for _ in range(2)]
     await wire.received(2)
     first, second = wire.requests
-    first.say(b"HTTP/1.1 204 No\r\n\r\n")
+    first.say(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     await asyncio.sleep(1)
-    second.say(b"HTTP/1.1 204 No\r\n\r\n")
+    second.say(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     await asyncio.gather(*asked)
     await asyncio.sleep(2.9)
     assert not first.gone.is_set()

@@ -39,8 +39,12 @@ _SCRATCH: Final = 256 * 1024
 # Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers.
 _MOST_OVERHEAD = 64 * 1024
 
-# uvicorn answers this where a model raises, says nothing of the connection, and closes it a moment later.
-_RAISED = 500
+NOT_REUSED: Final[frozenset[int]] = frozenset({204, 304, 500})
+"""Statuses of answers after which a connection takes no other request.
+
+What servers wrongly send behind a 204 or a 304, as their body, may come late, and would be the next answer. uvicorn
+answers 500 where a model raises, says nothing of the connection, and closes it a moment later.
+"""
 
 # Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection. OpenAI's clients
 # look for `retry-after-ms` before they look for Retry-After.
@@ -324,7 +328,7 @@ class AnswerReader:
         """Read the status, and what decides how the body is read."""
         self._status = status = self._parser.get_status_code()
         if 200 <= status < 600:
-            self.keep_alive = self._parser.should_keep_alive() and status != _RAISED
+            self.keep_alive = self._parser.should_keep_alive() and status not in NOT_REUSED
             self.is_in_body = True
             if status >= 300:
                 self._told = self._tell()
@@ -382,6 +386,8 @@ class AnswerReader:
         for name, allowed in ((b"content-encoding", b"identity"), (b"transfer-encoding", b"chunked")):
             if any(key == name and value.lower() != allowed for key, value in told):
                 raise errors.UpstreamBroken(f"the predictor's answer has a {name.decode()} that was not asked for")
+        if b"transfer-encoding" in self._headers and self._parser.get_http_version() == "1.0":
+            self.keep_alive = False  # its framing counts as faulty (RFC 9112, 6.1)
 
     def _too_large(self) -> errors.UpstreamBroken:
         return errors.UpstreamBroken(f"the predictor's answer is larger than {self.max_bytes} bytes")

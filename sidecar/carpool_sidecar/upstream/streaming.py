@@ -33,8 +33,6 @@ _MOST_FIELDS: Final = 1000
 # As in `connection`: Linux alone has it.
 _WORTH_CONFIRMING: Final = 16 * 1024
 _ACKNOWLEDGE: Final[int] = getattr(socket, "TCP_QUICKACK", 0)
-# uvicorn answers this where a model raises, says nothing of the connection, and closes it a moment later.
-_RAISED: Final = 500
 _SWITCHING: Final = 101
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # that no field value may have (RFC 9110, section 5.5)
 
@@ -324,6 +322,8 @@ class Connection(connection.Pooled):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         fields = self._trailers if self._is_in_body else self._fields
+        if name.endswith((b" ", b"\t")):  # the parser lets it through where the name says how a message is framed
+            raise errors.UpstreamBroken("the predictor's answer has a space before the colon of a header")
         fields.append((name, value.rstrip(b" \t")))
         if len(fields) > _MOST_FIELDS:
             raise errors.UpstreamBroken(f"the predictor's answer has more than {_MOST_FIELDS} header fields")
@@ -354,7 +354,11 @@ class Connection(connection.Pooled):
             raise errors.UpstreamBroken("the predictor switched protocols without saying to which")
         self._head = self._untold = head
         self._is_in_body = True
-        self._keep_alive = self._parser.should_keep_alive() and status != _RAISED
+        self._keep_alive = (
+            self._parser.should_keep_alive()
+            and status not in connection.NOT_REUSED
+            and not (codings and self._parser.get_http_version() == "1.0")  # RFC 9112, 6.1
+        )
         if self._is_head:
             self._is_complete = True
 
