@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -33,6 +34,9 @@ class Peer(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def stop(self, grace: float | None = None) -> None:
         await self._server.stop(grace)
+        # grpc's own tasks of calls end a moment later, once its poller's thread has told that what they wrote is out.
+        while any(each.get_name().startswith("HandleExceptions[") for each in asyncio.all_tasks()):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     def service(self, details: Any) -> Any:
         method = self.methods.get(details.method)
