@@ -8,6 +8,7 @@ import json
 import pytest
 
 from carpool_sidecar import drain
+from tests import loopback
 
 pytestmark = pytest.mark.looptime
 
@@ -38,6 +39,52 @@ async def test_connections_are_kept_in_the_quiet_period_and_closed_behind_answer
         kept[moment] = ["close" not in headers.get("Connection", "") for _, _, headers in answers]
     await draining
     assert kept == {1: [True] * 4, 2.5: [True] * 4, 3.5: [False] * 4, 4.5: [False] * 4}
+
+
+async def test_so_they_are_behind_what_is_answered_without_the_predictor(sidecar_of):
+    bench = await sidecar_of(upstream="triton-http", quiet_period=5)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    kept = {}
+    for moment in (1, 4):
+        await asyncio.sleep(moment - asyncio.get_running_loop().time())
+        answers = [
+            await bench.get(bench.url + "/v1/models/m"),
+            await bench.get(bench.url + "/x", headers={"K-Network-Probe": "queue"}),
+            await bench.get(bench.url + "/x", headers={"User-Agent": "kube-probe/1.30"}),
+        ]
+        kept[moment] = [(status, headers.get("Connection")) for status, _, headers in answers]
+    await draining
+    assert kept == {
+        1: [(200, None), (503, None), (503, None)],
+        4: [(200, "close"), (503, "close"), (503, "close")],
+    }
+
+
+async def test_and_behind_an_error_of_a_request_that_could_not_be_passed_on(sidecar_of):
+    bench = await sidecar_of(component_port=loopback.free_port(), quiet_period=5)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    kept = {}
+    for moment in (1, 4):
+        await asyncio.sleep(moment - asyncio.get_running_loop().time())
+        status, _, headers = await bench.get(bench.url + "/x")
+        kept[moment] = status, headers.get("Connection")
+    await draining
+    assert kept == {1: (502, None), 4: (502, "close")}
+
+
+async def test_questions_about_models_are_waited_for_in_the_quiet_period_and_then_refused_as_all_requests(sidecar_of):
+    bench = await sidecar_of(upstream="triton-http", quiet_period=5, grace_period=25)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(4.5)
+    assert (await bench.get(bench.url + "/v1/models/m"))[0] == 200
+    await draining
+    assert 6.4 <= asyncio.get_running_loop().time() <= 7.1
+    bench.predictor.seen.clear()
+    for path in ("/v1/models/m", "/v1/models"):
+        status, body, headers = await bench.get(bench.url + path)
+        assert (status, headers["Connection"]) == (503, "close")
+        assert "shutting down" in json.loads(body)["error"]
+    assert bench.predictor.seen == []
 
 
 async def test_requests_that_still_come_after_the_quiet_period_are_served_until_they_stop(sidecar_of):

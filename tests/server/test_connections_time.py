@@ -292,3 +292,20 @@ async def test_an_empty_line_behind_a_request_takes_no_time_from_its_connection(
     assert not client.is_closing()
     await bench.pass_time(20)
     assert client.is_closing()
+
+
+@pytest.mark.parametrize("size", [None, -1])
+async def test_nor_does_one_behind_a_request_that_is_refused_at_once(bench: Bench, size: int | None) -> None:
+    client = bench.connect()
+    refused = post(b"{")
+    if size is not None:
+        client.send(refused[:size])
+        refused = refused[size:]
+    await bench.pass_time(30)
+    client.send(refused + b"\r\n")
+    await settle()
+    assert client.statuses == [400]
+    await bench.pass_time(90)
+    assert not client.is_closing()
+    await bench.pass_time(20)
+    assert client.is_closing()

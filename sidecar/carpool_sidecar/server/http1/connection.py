@@ -408,6 +408,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self, error: errors.CarpoolError, started: float) -> None:
         """Answer a request that no other waits before, and that came at `started`."""
         message, close = self._requests.refused(error, started)
+        self._quiet_since = self._touched = self._requests.clock()
         self._transport.write(message)
         if close:
             self._part()

@@ -71,13 +71,16 @@ class Handler:
         head, life = asked.head, self._life
         refused = headers.objection(head.version, head.headers)
         if refused is not None:
-            asked.respond(refused)
+            self._respond(asked, refused)
         elif local_answers.is_probe(head.headers):
             self._start(asked, self._probe(asked))
         elif life.draining and local_answers.comes_from_prober(head.headers):
-            asked.respond(local_answers.shutting_down())
+            self._respond(asked, local_answers.shutting_down())
         elif self._v1_models is not None and self._v1_models.answers(head.method, head.target):
-            self._start(asked, self._tell_of_models(asked, self._v1_models))
+            if life.admits():
+                self._start(asked, self._tell_of_models(asked, self._v1_models))
+            else:
+                self._respond(asked, responses.Dialect().error(errors.Draining()))
         else:
             self._serve(asked)
 
@@ -102,10 +105,16 @@ class Handler:
     # --- own answers -------------------------------------------------------------------------------------------
 
     async def _probe(self, asked: exchange.Exchange) -> None:
-        asked.respond(await local_answers.probe_answer(asked.head.headers, self._life.draining, self._ready.check))
+        self._respond(
+            asked, await local_answers.probe_answer(asked.head.headers, self._life.draining, self._ready.check)
+        )
 
     async def _tell_of_models(self, asked: exchange.Exchange, models: local_answers.V1Models) -> None:
-        asked.respond(await models.answer(asked.head.target))
+        self._respond(asked, await models.answer(asked.head.target))
+
+    def _respond(self, asked: exchange.Exchange, answer: responses.Response) -> None:
+        """Give a complete answer, which ends its connection if connections are to end."""
+        asked.respond(answer, close=self._life.parting)
 
     # --- calls in batches --------------------------------------------------------------------------------------
 
@@ -148,7 +157,7 @@ class Handler:
             words=match.error_words,
             host=request.headers.get("Host"),
         )
-        asked.respond(answer, close=self._life.parting)
+        self._respond(asked, answer)
 
     async def _read(self, source: CollectedBody, match: routes.Match) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`.
@@ -193,7 +202,7 @@ class Handler:
         def refuse(error: errors.CarpoolError) -> None:
             answer = dialect.error(error)
             self._metrics.answered("passthrough", answer.status)
-            asked.respond(answer)
+            self._respond(asked, answer)
 
         try:
             self._life.check_open()
@@ -232,7 +241,7 @@ class Handler:
         if asked.has_begun:
             asked.connection.transport.abort()
         else:
-            asked.respond(responses.Dialect().error(error))
+            self._respond(asked, responses.Dialect().error(error))
 
 
 class CollectedBody:
