@@ -42,8 +42,8 @@ MODULES = {
     "carpool_sidecar": """
         batching.calls batching.executor batching.model_registry batching.retried_statuses batching.routes
         batching.size_refusals
-        protocols.forms protocols.frames protocols.incremental_scan protocols.interface protocols.json_members
-        protocols.json_rows protocols.models protocols.v1 protocols.v2
+        protocols.forms protocols.frames protocols.hop_by_hop protocols.incremental_scan protocols.interface
+        protocols.json_members protocols.json_rows protocols.models protocols.v1 protocols.v2
         protocols.v2_grpc.codec protocols.v2_grpc.messages protocols.v2_grpc.outlines protocols.v2_grpc.tensors
         protocols.v2_http.answers protocols.v2_http.codec protocols.v2_http.declarations protocols.v2_http.framing
         protocols.v2_http.json_bodies protocols.v2_http.json_lists

@@ -95,6 +95,27 @@ async def test_a_lone_answer_over_lists_is_passed_on_with_status_and_all_headers
     assert (rest, b"Content-Length" in start) == (body, status != 204)
 
 
+@pytest.mark.looptime
+async def test_nor_does_it_have_fields_of_the_predictors_connection_or_another_id_of_a_batch(sidecar_of):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings")
+    body = b'{"data":[{"index":0,"embedding":[1]}]}'
+    named = b"Connection: X-One, keep-alive\r\nX-One: 1\r\nX-Two: 2\r\nConnection: x-three\r\nX-Three: 3\r\n"
+    always = b"TE: x\r\nProxy-Authorization: x\r\nKeep-Alive: 1\r\nCarpool-Batch-Id: theirs\r\nX-Four: 4\r\n"
+    head = b"HTTP/1.1 200 OK\r\n%b%bContent-Length: %d\r\n\r\n" % (named, always, len(body))
+
+    def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(head + body)
+        return web.StreamResponse()
+
+    bench.predictor.behave = behave
+    start, rest = await _raw(bench, EMBED, TEXT)
+    names = [line.partition(b":")[0] for line in start.split(b"\r\n")[1:] if line]
+    assert names == [b"Content-Type", b"X-Two", b"X-Four", b"carpool-batch-id", b"Date", b"Content-Length"]
+    assert b"theirs" not in start
+    assert rest == body
+
+
 async def _raw(bench: Bench, path: str, body: str) -> tuple[bytes, bytes]:
     """Head and body of the answer on a connection that stays open, as a plain request gets it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)

@@ -48,11 +48,6 @@ class Answered:
 
 Outcome = Answered | errors.CarpoolError
 
-BATCH_ID: Final = "carpool-batch-id"
-BATCH_COUNT: Final = "carpool-batch-count"
-"""What tells a caller of its batches where its protocol's answer has no room: the first one's id, and how many there
-were if there were several. Not all ids: clients refuse headers, or metadata, of more than 8 kB."""
-
 
 def batches(pieces: Sequence[messages.Piece]) -> tuple[str, int]:
     """The id of the first batch that a request travelled in, and how many there were; `pieces` are its predictions."""

@@ -15,6 +15,10 @@ from carpool_sidecar.protocols import steps
 Headers = tuple[tuple[str, str], ...]
 Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
 
+BATCH_ID: Final = "carpool-batch-id"
+BATCH_COUNT: Final = "carpool-batch-count"
+"""What tells a caller of its batches where its protocol's answer has no room: the first one's id, and how many there
+were if there were several. Not all ids: clients refuse headers, or metadata, of more than 8 kB."""
 
 MOST_TEXT: Final = 64 * 1024
 """Bytes that a message may have beside its rows: they are read one by one, compared byte for byte, and kept."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import hdrs
@@ -19,6 +18,7 @@ from multidict import CIMultiDict, MultiMapping
 
 from carpool.program import addresses
 from carpool_sidecar import caches, errors
+from carpool_sidecar.protocols import hop_by_hop
 from carpool_sidecar.server import responses
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -29,23 +29,6 @@ _NO_VERSION = (0, 9)
 _SERVED = ((1, 0), (1, 1))
 # Of a Content-Length. Go's server refuses what is not below 2 ** 63.
 _MOST_DIGITS = 18
-# The list of Go's httputil.ReverseProxy. TE goes too, although `TE: trailers` is harmless: trailers are not relayed.
-HOP_BY_HOP: Final[frozenset[str]] = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-# A Connection header must not name fields meant for the recipient (RFC 9110, section 7.6.1). Dropping these two on a
-# caller's word would change where the message goes or where its body ends.
-_NEVER_HOP_BY_HOP = frozenset({"content-length", "host"})
 # Upgrading to HTTP/2 in the clear is obsolete (RFC 9113, section 3.1), and would hide requests inside a tunnel.
 _REFUSED_UPGRADES = frozenset({"h2c"})
 _CONTINUE = "100-continue"
@@ -56,9 +39,9 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
 
     Never returns Content-Length when `headers` has Transfer-Encoding (RFC 9112, section 6.1: the latter wins).
     """
-    dropped = HOP_BY_HOP
+    dropped = hop_by_hop.FIELDS
     if "Connection" in headers:
-        dropped = dropped | (connection_options(headers) - _NEVER_HOP_BY_HOP)
+        dropped = hop_by_hop.fields(headers.getall("Connection"))
     if "Transfer-Encoding" in headers:
         dropped = dropped | {"content-length"}
     return CIMultiDict([item for item in headers.items() if item[0].lower() not in dropped])
@@ -66,7 +49,7 @@ def end_to_end(headers: MultiMapping[str]) -> CIMultiDict[str]:
 
 def connection_options(headers: MultiMapping[str]) -> frozenset[str]:
     """What the Connection header names, in lower case."""
-    return frozenset(option.lower() for option in _members(headers.getall("Connection", ())))
+    return hop_by_hop.options(headers.getall("Connection", ()))
 
 
 def outgoing_headers(headers: MultiMapping[str], peer: str | None, host: str | None) -> CIMultiDict[str]:
@@ -77,7 +60,7 @@ def outgoing_headers(headers: MultiMapping[str], peer: str | None, host: str | N
     """
     outgoing = end_to_end(headers)
     if expects_continue(headers):
-        others = [each for each in _members(outgoing.popall("Expect", ())) if each.lower() != _CONTINUE]
+        others = [each for each in hop_by_hop.members(outgoing.popall("Expect", ())) if each.lower() != _CONTINUE]
         if others:
             outgoing["Expect"] = ", ".join(others)
     add_forwarding(outgoing, peer, "http", host)
@@ -86,7 +69,9 @@ def outgoing_headers(headers: MultiMapping[str], peer: str | None, host: str | N
 
 def expects_continue(headers: MultiMapping[str]) -> bool:
     """Whether a caller of HTTP/1.1 waits for `100 Continue` before it sends its body (RFC 9110, section 10.1.1)."""
-    return "Expect" in headers and any(each.lower() == _CONTINUE for each in _members(headers.getall("Expect")))
+    return "Expect" in headers and any(
+        each.lower() == _CONTINUE for each in hop_by_hop.members(headers.getall("Expect"))
+    )
 
 
 def is_utf8(value: str) -> bool:
@@ -119,19 +104,14 @@ def requested_upgrade(headers: MultiMapping[str]) -> str | None:
     """
     if "Upgrade" not in headers or "upgrade" not in connection_options(headers):
         return None
-    offers = _members(headers.getall("Upgrade"))
+    offers = hop_by_hop.members(headers.getall("Upgrade"))
     return ", ".join(offer for offer in offers if offer.lower() not in _REFUSED_UPGRADES) or None
 
 
 def accepts_upgrade(offered: str, headers: MultiMapping[str]) -> bool:
     """Whether an answer switches to protocols that were `offered`, and no others (RFC 9110, section 7.8)."""
-    offers = {offer.lower() for offer in _members([offered])}
-    return offers.issuperset(protocol.lower() for protocol in _members(headers.getall("Upgrade", ())))
-
-
-def _members(lines: Sequence[str]) -> list[str]:
-    """The members of a list that came in these lines (RFC 9110, section 5.6.1)."""
-    return [member for each in ",".join(lines).split(",") if (member := each.strip())]
+    offers = {offer.lower() for offer in hop_by_hop.members([offered])}
+    return offers.issuperset(protocol.lower() for protocol in hop_by_hop.members(headers.getall("Upgrade", ())))
 
 
 def add_forwarding(headers: CIMultiDict[str], peer: str | None, scheme: str, host: str | None) -> None:

@@ -69,13 +69,13 @@ class Dialect:
         if outcome.response_format is not None:
             status = _status(outcome.pieces)
             headers, pieces = outcome.response_format.render(outcome.pieces)
-            headers, body = (*headers, (calls.BATCH_ID, batch_id)), b"".join(pieces)
+            headers, body = (*headers, (interface.BATCH_ID, batch_id)), b"".join(pieces)
         else:
             headers = (("Content-Type", self.content_type),)
             rows = [piece.predictions for piece in outcome.pieces]
             body = v1.render(batch_id, outcome.list_name, rows, outcome.members)
         if count > 1:
-            headers += ((calls.BATCH_COUNT, str(count)),)
+            headers += ((interface.BATCH_COUNT, str(count)),)
         if outcome.server_timing is not None:
             headers += ((calls.SERVER_TIMING, outcome.server_timing),)
         return Response(status, headers, body)
@@ -181,7 +181,7 @@ class Predictions:
             text = b"".join(body)
         batch_id = pieces[0].batch_id
         if batch_id is not self._form_batch_id or headers is not self._form_headers:
-            start = _heads[200, (*headers, (calls.BATCH_ID, batch_id)), False, int(time.time())]
+            start = _heads[200, (*headers, (interface.BATCH_ID, batch_id)), False, int(time.time())]
             self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
         size = len(text)
         if size <= LARGE:

@@ -8,13 +8,22 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import caches, errors
-from carpool_sidecar.protocols import beyond_json, frames, incremental_scan, interface, json_members, json_rows, steps
+from carpool_sidecar.protocols import (
+    beyond_json,
+    frames,
+    hop_by_hop,
+    incremental_scan,
+    interface,
+    json_members,
+    json_rows,
+    steps,
+)
 from carpool_sidecar.protocols.lists import counts, places, rules
 
 LIST_NAME = b"rows"
@@ -26,21 +35,9 @@ _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
 _SPACE = b" \t\r\n"
-# Headers of the connection to the predictor, of the size of its body, and of who sent it.
-_OF_ONE_CONNECTION = frozenset(
-    {
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"date",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-connection",
-        b"server",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+# Of the size of its body and of who sent it, and what is told of batches: each written anew, or not to be told.
+_WRITTEN_ANEW: Final[frozenset[str]] = frozenset(
+    {"content-encoding", "content-length", "date", "server", interface.BATCH_ID, interface.BATCH_COUNT}
 )
 _JSON: interface.Headers = (("Content-Type", "application/json"),)
 
@@ -523,11 +520,12 @@ def _alike(mine: Sequence[Share]) -> Sequence[Share]:
 
 
 def _as_it_came(response: interface.UpstreamResponse) -> interface.RenderedResponse:
-    headers = [
-        (name.decode("ascii").title(), value.decode(errors="surrogateescape"))
+    fields = [
+        (name.decode("ascii"), value.decode(errors="surrogateescape"))
         for name, value in response.fields or response.headers.items()
-        if name not in _OF_ONE_CONNECTION
     ]
+    dropped = _WRITTEN_ANEW | hop_by_hop.fields([value for name, value in fields if name == "connection"])
+    headers = [(name.title(), value) for name, value in fields if name not in dropped]
     if response.body and b"content-type" not in response.headers:
         headers.insert(0, _JSON[0])
     return interface.RenderedResponse(tuple(headers), (response.body,))

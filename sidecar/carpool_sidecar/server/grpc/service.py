@@ -11,8 +11,8 @@ from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import drain, errors, metrics, turns
 from carpool_sidecar.batching import calls, model_registry, routes
+from carpool_sidecar.protocols import interface, steps
 from carpool_sidecar.protocols import models as model_names
-from carpool_sidecar.protocols import steps
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
 from carpool_sidecar.protocols.v2_grpc import messages as protobuf
 from carpool_sidecar.protocols.v2_grpc import outlines, statuses, tensors
@@ -20,8 +20,8 @@ from carpool_sidecar.server.grpc import arrivals, heads, passthrough
 from carpool_sidecar.server.http2 import headers, server_stream
 
 _SERVER_TIMING: Final = calls.SERVER_TIMING.lower().encode()
-_BATCH_ID: Final = calls.BATCH_ID.encode()
-_BATCH_COUNT: Final = calls.BATCH_COUNT.encode()
+_BATCH_ID: Final = interface.BATCH_ID.encode()
+_BATCH_COUNT: Final = interface.BATCH_COUNT.encode()
 
 
 class GrpcService:

@@ -21,6 +21,7 @@ from multidict import CIMultiDict
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import routes
+from carpool_sidecar.protocols import hop_by_hop
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import unread
 from carpool_sidecar.server.http1 import exchange, messages
@@ -41,7 +42,7 @@ _WITHOUT_BODY_MOSTLY: Final[frozenset[str]] = _WITHOUT_BODY | {"DELETE"}
 _BODILESS: Final[frozenset[int]] = frozenset({204, 304})
 _CONTINUE: Final = 100
 # No trailer may be one of these (RFC 9110, 6.5.1): they frame or route a message, or belong to one connection.
-_NO_TRAILERS: Final[frozenset[str]] = headers_.HOP_BY_HOP | {
+_NO_TRAILERS: Final[frozenset[str]] = hop_by_hop.FIELDS | {
     "content-length",
     "content-type",
     "content-encoding",
