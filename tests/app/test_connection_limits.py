@@ -253,6 +253,43 @@ async def test_a_client_too_many_is_told_so_and_counted_and_there_is_room_when_o
     await plain_client.until(lambda: bench.sidecar.connection_limit.open == 0)
 
 
+async def test_a_client_too_many_is_told_so_though_it_has_sent_its_request_and_counts_for_nothing(sidecar_of):
+    bench = await sidecar_of(max_connections=1, max_latency=0)
+    first = await plain_client.connect(bench)
+    await first.send(plain_client.GET)
+    assert (await first.answer())[0] == 200
+    for size in (10, 5_000, 2_000_000):
+        client = await plain_client.connect(bench)
+        await client.send(b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size)
+        assert (await client.answer())[0] == 503
+        assert await client.rest() == b""
+        assert await bench.metric("carpool_connections") == 1
+        await client.leave()
+    assert len(bench.predictor.seen) == 1
+    await first.leave()
+
+
+async def test_of_a_flood_of_clients_too_many_few_are_kept_until_they_leave(sidecar_of):
+    bench = await sidecar_of(max_connections=1, max_latency=0)
+    first = await plain_client.connect(bench)
+    flood = [await plain_client.connect(bench) for _ in range(200)]
+    for client in flood:
+        assert (await client.answer())[0] == 503
+    kept = 0
+    for client in flood:
+        await client.send(b"x")  # whoever is closed resets the connection
+        await asyncio.sleep(0)
+        try:
+            await client.send(b"x")
+            kept += 1
+        except ConnectionError:
+            pass
+    assert kept == 64
+    for client in (first, *flood):
+        await client.leave()
+    await plain_client.until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
 async def test_a_tunnel_counts_as_a_connection_until_it_ends(sidecar_of, predictor):
     bench = await sidecar_of(max_connections=1)
     switch = {"Connection": "Upgrade", "Upgrade": "x"}

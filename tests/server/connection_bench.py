@@ -296,6 +296,9 @@ class Bench:
         self.connections.add(connection)
         return True
 
+    def may_linger(self, connection: connections.Connection) -> bool:
+        return True
+
     def left(self, connection: connections.Connection) -> None:
         self.connections.discard(connection)
 

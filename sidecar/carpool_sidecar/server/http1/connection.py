@@ -79,6 +79,10 @@ class Port(Protocol):
         """A client connected: whether it may stay."""
         ...
 
+    def may_linger(self, connection: Connection) -> bool:
+        """Whether one that may not is read for a while, so that it learns why."""
+        ...
+
     def left(self, connection: Connection) -> None:
         """It is gone."""
         ...
@@ -135,7 +139,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         if not self._port.joined(self):
             self._transport.write(responses.too_many_connections())
-            self._close()
+            if self._port.may_linger(self):
+                self._part()
+            else:
+                self._close()
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""

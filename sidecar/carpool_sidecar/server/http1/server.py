@@ -22,6 +22,8 @@ from carpool_sidecar.server.http1 import heads, requests
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
 _ROUNDS_IN_A_TIMEOUT = 4
 
+_MOST_TURNED_AWAY = 64  # at once; others are closed as soon as they were told
+
 LINGER = 0.25
 """Seconds that a client who has just connected gets to ask before its connection is closed unasked."""
 
@@ -29,7 +31,8 @@ LINGER = 0.25
 class Server:
     """Listens, and watches over its connections. Where nothing is batched, there are no plain predict requests."""
 
-    # State: the connections, the event that is set when one is gone, and the timer while there are any; what listens.
+    # State: the connections, the event that is set when one is gone, and the timer while there are any; those that were
+    # one too many and are read for a while; what listens.
     def __init__(
         self,
         chosen: config.Settings,
@@ -44,6 +47,7 @@ class Server:
         self.head_timeout = chosen.head_timeout
         self._limit = limit
         self._connections: set[connections.Connection] = set()
+        self._turned_away: set[connections.Connection] = set()
         self._gone = asyncio.Event()
         self._timer = deadline_timer.DeadlineTimer(self._go_round, plain.clock)
         self._listeners: list[listening.Listener] = []
@@ -71,7 +75,7 @@ class Server:
         for connection in asking & self._connections:
             connection.shut()
         await self._until_gone(lambda: bool(self._connections), patience)
-        for connection in list(self._connections):
+        for connection in [*self._connections, *self._turned_away]:
             connection.cut()
         self._timer.stop()
 
@@ -93,8 +97,19 @@ class Server:
         self._timer.look_by(self.requests.clock() + self._pause)
         return True
 
+    def may_linger(self, connection: connections.Connection) -> bool:
+        """Whether a client too many is read for a while, for what it has sent by then would cost it our words.
+
+        No more than a few are, or a flood of clients would hold as many connections as they like.
+        """
+        may = len(self._turned_away) < _MOST_TURNED_AWAY
+        if may:
+            self._turned_away.add(connection)
+        return may
+
     def left(self, connection: connections.Connection) -> None:
-        """A connection ended; nothing if it was not to stay."""
+        """A connection ended, whether it was to stay or not."""
+        self._turned_away.discard(connection)
         if connection in self._connections:
             self._connections.remove(connection)
             self._gone.set()
