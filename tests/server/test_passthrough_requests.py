@@ -51,6 +51,9 @@ async def test_the_target_arrives_byte_for_byte(proxy_exchange: Exchange, target
         ("GET http://other.example:1/a%2Fb?", "GET /a%2Fb?"),
         ("GET http://other.example", "GET /"),
         ("GET http://other.example?q", "GET /?q"),
+        ("OPTIONS http://other.example", "OPTIONS *"),
+        ("OPTIONS http://other.example/", "OPTIONS /"),
+        ("OPTIONS http://other.example?q", "OPTIONS /?q"),
     ],
 )
 async def test_asterisk_and_absolute_targets_become_what_a_server_expects(

@@ -6,11 +6,14 @@ import asyncio
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from carpool_sidecar.server.http1 import handler, relay
+from carpool_sidecar.upstream import readiness, streaming
 from tests import loopback
+from tests.server import connection_bench
 
 Start = Callable[..., Awaitable[Any]]
 TIMEOUT = 40.0  # seconds
@@ -63,6 +66,91 @@ async def test_a_body_that_comes_slowly_may_take_its_time(relayed: Start, loopti
         writer.write(bytes([digit]))
     assert (await reader.readuntil(b"0123456789")).startswith(b"HTTP/1.1 200 ")
     assert looptime > TIMEOUT * 8
+
+
+@pytest.mark.parametrize("begun", [b"", STREAM + b"1\r\na\r\n"], ids=["504", "reset"])
+async def test_a_body_that_the_predictor_does_not_take_is_504_or_a_reset_if_an_answer_has_begun(
+    relayed: Start, looptime: float, begun: bytes
+) -> None:
+    let_go = asyncio.Event()
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(begun)
+        await let_go.wait()
+
+    reader, writer = await relayed(predictor)
+    writer.write(HEAD.replace(b": 10", b": 100000000") + b"x" * 50_000_000)
+    if begun:
+        await reader.readuntil(b"\r\na\r\n")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+    else:
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 504 ")
+        assert b"\r\nConnection: close\r\n" in answer
+        assert b"the predictor did not take the request in time" in answer
+    assert TIMEOUT <= looptime < TIMEOUT * 2
+    let_go.set()
+
+
+async def test_a_predictor_that_takes_a_body_slowly_may_take_its_time(relayed: Start, looptime: float) -> None:
+    size = 20_000_000
+    head = HEAD.replace(b": 10", b": %d" % size)
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        left = size
+        await reader.readuntil(b"\r\n\r\n")
+        while left:
+            await asyncio.sleep(TIMEOUT / 100)
+            left -= len(await reader.read(20_000))
+        writer.write(OK + b"0123456789")
+
+    reader, writer = await relayed(predictor)
+    writer.write(head + b"x" * size)
+    assert (await reader.readuntil(b"0123456789")).startswith(b"HTTP/1.1 200 ")
+    assert looptime > TIMEOUT * 4
+
+
+class FullPredictor:
+    """Takes what is written once, and nothing after that; implements `streaming.Streams` and `streaming.Connection`."""
+
+    host = "h"
+    is_full = False
+    is_dropped = False
+
+    def take(self, receiver: Any = None, is_head: bool = False, is_last: bool = False) -> FullPredictor:
+        self.receiver = receiver
+        return self
+
+    def write(self, data: bytes) -> None:
+        self.is_full = True
+        self.receiver.predictor_full(True)
+
+    def end_request(self) -> None:
+        """Nothing comes of it."""
+
+    def drop(self) -> None:
+        self.is_dropped = True
+
+
+@pytest.mark.parametrize("behind", [1, 0], ids=["in two parts", "at once"])
+async def test_who_has_sent_all_is_read_on_though_the_predictor_is_full_so_that_its_leaving_is_noticed(
+    behind: int,
+) -> None:
+    predictor, bench = FullPredictor(), connection_bench.Bench()
+    relays = relay.Relays(cast(streaming.Streams, predictor), lambda: False, lambda status: None)
+    nobody = cast(readiness.Readiness, None)
+    bench.handler = handler.Handler(bench.rules, None, relays, nobody)
+    client = bench.connect()
+    request = HEAD + b"0123456789"
+    client.send(request[: len(request) - behind])
+    assert client.is_reading() is not bool(behind)
+    if behind:
+        client.protocol.data_received(request[-behind:])  # as it was on its way
+    assert client.is_reading()
+    client.leave()
+    assert predictor.is_dropped
 
 
 async def test_an_answer_that_stops_short_of_its_length_resets_the_callers_connection(

@@ -42,7 +42,7 @@ class Consumer(Protocol):
         """The caller is gone: nobody waits for the answer any more."""
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
-        """Look whether a side that should send has sent nothing for more than `patience` seconds.
+        """Look whether a side that should send, or take, has done nothing for more than `patience` seconds.
 
         Since `quiet_since` nothing came from the caller or went to it, and it was not told that it may go on. Called
         again and again while the caller takes all.

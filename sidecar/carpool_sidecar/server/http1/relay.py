@@ -32,6 +32,9 @@ log = logging.getLogger("carpool.sidecar.server")
 LINGER_SECONDS: Final = 5.0
 """How long a closed side of a tunnel may take to read what was already accepted for it, before it is cut."""
 
+# Seconds in which a predictor may take what waits for it until there is room for more: that it takes some is not seen.
+_LONGEST_STEP: Final = unread.LARGEST_STEP / unread.SLOWEST_STEPS
+
 # What may be sent once more if its connection ends before an answer (RFC 9110, 9.2.2).
 _IDEMPOTENT: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 # Of others the length is told, though it may be 0 (RFC 9110, 8.6).
@@ -147,7 +150,7 @@ class Relay:
         self._opening = None
         self._use(opened)
         self.settled()
-        self._exchange.want(not opened.is_full)
+        self.predictor_full(opened.is_full)
 
     def _use(self, connection: streaming.Connection) -> None:
         self._connection = connection
@@ -178,6 +181,7 @@ class Relay:
             self._refuse(errors.CarpoolError())
             return
         self._is_whole = True
+        self._exchange.want(True)
         if self._exchange.head.length is None:
             self._unsent.append(b"0\r\n\r\n")
 
@@ -215,12 +219,18 @@ class Relay:
             self._connection.read(not is_full)
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
-        """Implements `exchange.Consumer`. An answer without a length may be a stream, which may take its time."""
+        """Implements `exchange.Consumer`. An answer without a length may be a stream, which may take its time.
+
+        Where nothing is wanted of the caller, the predictor has no room for what came of the body.
+        """
         if now - quiet_since <= patience:
             return
         if not self._is_whole and self._exchange.wants_more:
             self._exchange.is_closing = True
             self._end_without(errors.BodyTooLate())
+        elif not self._is_whole and now - quiet_since > patience + _LONGEST_STEP:
+            self._exchange.is_closing = True
+            self._end_without(errors.UpstreamTimeout("the predictor did not take the request in time"))
         elif self._is_whole and self._is_of_length:
             log.warning("the predictor's answer stopped, the caller's connection is reset")
             self._drop()
@@ -245,8 +255,8 @@ class Relay:
     # --- the answer --------------------------------------------------------------------------------------------
 
     def predictor_full(self, is_full: bool) -> None:
-        """Implements `streaming.Receiver`."""
-        self._exchange.want(not is_full)
+        """Implements `streaming.Receiver`. Who has sent all is read on, so that its leaving is noticed."""
+        self._exchange.want(not is_full or (self._is_whole and not self._is_tunnel))
 
     def informed(self, head: streaming.AnswerHead) -> None:
         """Implements `streaming.Receiver`. HTTP/1.0 knows no such answers (RFC 9110, 15.2)."""
@@ -432,8 +442,10 @@ def request_head(
     """
     target, host = head.target, head.headers.get("Host")
     if not target.startswith("/") and "://" in target:
+        rest = target.partition("://")[2]
         host = _host_of(target)  # that of the target counts (RFC 9112, 3.2.2)
-        target = routes.origin_form(target)
+        is_of_server = head.method == "OPTIONS" and "/" not in rest and "?" not in rest
+        target = "*" if is_of_server else routes.origin_form(target)  # RFC 9112, 3.2.4
     fields = headers_.outgoing_headers(head.headers, address or None, host)
     fields.popall("Host", None)
     fields.popall("Content-Length", None)
