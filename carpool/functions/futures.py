@@ -32,6 +32,7 @@ CANCELLED = "cancelled"
 FINISHED = "finished"
 
 _batch_here = current.variable.get
+_running_loop = current.loop
 _Lock = type(threading.Lock())
 # Seconds after which a thread that a function may have started looks whether its wait can end, and again after twice as
 # long each time.
@@ -160,21 +161,22 @@ class Future(concurrent.futures.Future[R]):
     def __await__(self) -> Generator[Any, None, R]:
         if self._status is PENDING:
             waiter = self._first_waiter
-            # Most who wait belong to no batch, and need not be noted.
-            if waiter is None or self._is_awaited or _batch_here(None) is not None:
+            # Most who wait belong to no batch, and need not be noted. A task of another loop that asked for this waiter
+            # would be refused by asyncio, and so would be all who ask for it afterwards.
+            if (
+                waiter is None
+                or self._is_awaited
+                or _batch_here(None) is not None
+                or waiter.get_loop() is not _running_loop()
+            ):
                 yield from self._wait_in_task()
             else:
-                self._is_awaited = is_here = True
+                self._is_awaited = True
                 try:
                     yield from waiter
-                except BaseException as error:  # the task was cancelled, or its coroutine closed
-                    is_here = type(error) is not RuntimeError or waiter.get_loop() is current.loop()
-                    if is_here:
-                        self._leave(waiter)
-                        raise
-                if not is_here:  # a task of another loop, which does not wait for this waiter
-                    self._is_awaited = False
-                    yield from self._wait_in_task()
+                except BaseException:  # the task was cancelled, or its coroutine closed
+                    self._leave(waiter)
+                    raise
         if self._status is CANCELLED:
             raise asyncio.CancelledError
         if self._error is not None:

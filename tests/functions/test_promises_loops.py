@@ -148,6 +148,42 @@ def test_one_future_is_awaited_by_tasks_of_several_loops_and_by_threads(way: Way
     assert run(asyncio.new_event_loop, wait()) == [["x"]] * 3, "and after it is done"
 
 
+@every_kind
+@pytest.mark.both_loops
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+async def test_a_future_that_another_loop_awaits_first_is_awaited_where_it_was_made_as_well(
+    way: Way, leaves: bool
+) -> None:
+    gate = Gate()
+    future = way.batched(double, gate=gate)(6)
+    await gate.reached()
+    waits, may_leave = threading.Event(), threading.Event()
+
+    async def wait() -> int:
+        return await future
+
+    async def wait_elsewhere() -> Any:
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        waits.set()
+        if leaves:
+            await asyncio.to_thread(may_leave.wait, PATIENCE)
+            task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0]
+
+    elsewhere = asyncio.create_task(asyncio.to_thread(run, asyncio.new_event_loop, wait_elsewhere()))
+    assert await asyncio.to_thread(waits.wait, PATIENCE)
+    here = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    may_leave.set()
+    if leaves:
+        assert isinstance(await elsewhere, asyncio.CancelledError)
+    gate.open()
+    async with asyncio.timeout(PATIENCE):
+        assert await here == 12
+        assert leaves or await elsewhere == 12
+
+
 @every_way
 @pytest.mark.both_loops
 async def test_who_awaits_a_future_again_has_the_same_result(way: Way) -> None:
