@@ -146,18 +146,23 @@ class Batcher:
         found = self._gathering.get(plan)
         if found is None or found.loop is not loop or found.is_full:
             key, timeout, priority = plan
-            found = calls.Turn(key, timeout, priority, loop, self.room(), self._joining, on_close)
-            found.arguments, found.owner, found.replier = arguments, owner, self
+            before = 0 if found is None else found.before + found.count
+            found = calls.Turn(key, timeout, priority, loop, self.room(before), self._joining, on_close)
+            found.arguments, found.owner, found.replier, found.before = arguments, owner, self, before
             self.submit(found)
             self._gathering[plan] = found
         return found
 
-    def room(self) -> int:
-        """How many items may go as one call: as many as make the batches full, as if each had come alone."""
+    def room(self, before: int) -> int:
+        """How many items may go as one call: as many as make the batches full, as if each had come alone.
+
+        So many came `before` by the same plan in this turn. Those by other plans do not count: they travel elsewhere or
+        at another time, and there may be as many plans as calls.
+        """
         chosen, size = self.options, self.options.max_batch_size
         if chosen.small_batch_threshold or chosen.allowed_batch_sizes or self.recorder.tracing is not None:
             return 1  # there it matters how many items a call has
-        return size - (self.core.backlog.rows + sum([call.count for call in self._arrived])) % size
+        return size - (self.core.backlog.rows + before) % size
 
     def submit(self, call: calls.Call) -> None:
         """Put a call in."""

@@ -87,11 +87,6 @@ class Call(messages.Request):
                 made.append(call)
         return made
 
-    @property
-    def count(self) -> int:
-        """How many items it has that may be told apart."""
-        return len(self.futures or ())
-
     def tags(self) -> list[Any]:
         """Who takes its outcome."""
         return [self.tag] if self.futures is None else list(self.futures)
@@ -124,10 +119,11 @@ class Turn(Call):
     """What is called in one turn of `loop`: up to `room` items join, as long as nobody ends the turn.
 
     Other threads may end it, under a `lock`, for which nobody who joins has to wait: who joins looks afterwards whether
-    it has ended meanwhile. `on_close` is called once nobody joins any more.
+    it has ended meanwhile. `on_close` is called once nobody joins any more. So many items came `before` it by the same
+    plan, in the same turn of the loop.
     """
 
-    __slots__ = ("_create_future", "_joined", "_lock", "_on_close", "_room", "_some_left", "loop")
+    __slots__ = ("_create_future", "_joined", "_lock", "_on_close", "_room", "_some_left", "before", "loop")
 
     # Mutable state, beside the scheduler's: those who joined, until it ends, and how many may.
     def __init__(
@@ -145,6 +141,7 @@ class Turn(Call):
         self.futures = []
         self.contexts = []
         self.loop = loop
+        self.before = 0
         self._create_future = loop.create_future
         self._joined: list[tuple[Any, futures.Future[Any], contextvars.Context]] = []
         self._room = room
@@ -154,7 +151,8 @@ class Turn(Call):
 
     @property
     def count(self) -> int:
-        return super().count + len(self._joined)
+        """How many have joined."""
+        return len(self.futures or ()) + len(self._joined)
 
     @property
     def is_full(self) -> bool:
@@ -182,7 +180,7 @@ class Turn(Call):
             return True
         with self._lock:
             self.end()
-        self.rows = self.callers = super().count
+        self.rows = self.callers = self.count
         if self._some_left:
             self.leave()
         return bool(self.rows)

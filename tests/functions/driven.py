@@ -131,7 +131,7 @@ class DrivenFunction:
                     timeout or self.options.timeout,
                     priority,
                     Loop(),  # type: ignore[arg-type]
-                    self.batcher.room(),
+                    self.batcher.room(0),
                     threading.RLock(),
                     lambda: None,
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -76,6 +77,33 @@ async def test_calls_of_one_turn_with_other_arguments_or_times_are_not_one(way: 
     turn = [function(1), function(2, by=3), function(3, by=3), function.using(priority=1)(4), function(5)]
     assert await held.outcomes(turn) == [2, 6, 9, 8, 10]
     assert sorted(map(sorted, held.recorded.calls[1:])) == [[1, 4, 5], [2, 3]]
+
+
+@by_tasks
+async def test_batches_are_as_full_whatever_others_call_with_other_arguments_in_the_same_turn(way: Way) -> None:
+    held = Held(way, lambda items, by=2: [by * item for item in items])
+    await held.hold()
+    turn = [held.function(item, by=by) for item in range(8) for by in (2, 3)]
+    assert await held.outcomes(turn) == [by * item for item in range(8) for by in (2, 3)]
+    assert list(map(len, held.recorded.calls[1:])) == [4, 4, 4, 4]
+
+
+async def test_a_call_takes_no_longer_however_many_others_call_with_other_arguments_in_the_same_turn() -> None:
+    function = carpool.batched(lambda items, by: items)
+
+    def seconds_a_call(count: int) -> float:
+        start = time.thread_time()
+        for by in range(count):
+            function(0, by=by)
+        return (time.thread_time() - start) / count
+
+    few, many = [], []
+    for _ in range(3):
+        for count, measured in (100, few), (3000, many):
+            measured.append(seconds_a_call(count))
+            await asyncio.sleep(0)
+    await function.close()
+    assert min(many) < 5 * min(few)
 
 
 @by_tasks
