@@ -21,7 +21,7 @@ import weakref
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from carpool import errors
 from carpool.functions import (
@@ -45,6 +45,8 @@ from carpool.scheduling import limits, messages, policy, window
 
 log = logging.getLogger("carpool.functions")
 
+T = TypeVar("T")
+
 # Seconds by which a timer of a thread is late, about; event loops count whole milliseconds.
 _TICK = 0.0005
 
@@ -63,6 +65,13 @@ _make_tracing: MakeTracing | None = None
 
 def _nothing_to_tell() -> None:
     """Have those told who wait for the end."""
+
+
+def _as_of_now(look: Callable[[], Sequence[T]]) -> Sequence[T]:
+    """What is in a collection that other threads change."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # it changed meanwhile
+            return look()
 
 
 class Batcher:
@@ -286,9 +295,7 @@ class Batcher:
 
     def open_calls(self) -> Sequence[messages.Request]:
         """What was accepted and is not answered now, as far as another thread can tell."""
-        while True:
-            with contextlib.suppress(RuntimeError):  # it changed meanwhile
-                return self.core.open_requests()
+        return _as_of_now(self.core.open_requests)
 
     def give_up(self, words: str) -> None:
         """Refuse all that is open, for good."""
@@ -448,8 +455,8 @@ class Batcher:
         """Refuse everything open, also what is in the arguments of an operation that failed, and begin with nothing."""
         core, operations, host = self.core, self._operations, self.host
         tracing = self.recorder.tracing
-        lost = [*self._arrived, *cast(Sequence[calls.Call], core.open_requests())]
-        for args in (failed, *(args for _, args in operations)):
+        lost = [*self._arrived, *cast(Sequence[calls.Call], _as_of_now(core.open_requests))]
+        for args in (failed, *[args for _, args in _as_of_now(lambda: tuple(operations))]):
             lists = [argument for argument in args if isinstance(argument, list | tuple)]
             lost += [call for each in lists for call in each if isinstance(call, calls.Call)]  # not results
         for call in lost:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import carpool
+from tests.functions.driven import DrivenFunction, Item
 from tests.functions.ways import PATIENCE, WAYS, Gate, Recorded, Way, double, every_way, kinds, outcome
 
 pytestmark = pytest.mark.both_loops
@@ -129,6 +131,23 @@ async def test_many_threads_that_close_and_call_at_once_leave_nobody_waiting(way
         for start, outcomes in zip(range(0, 200, 50), found, strict=False):
             for item, each in enumerate(outcomes, start):
                 assert each == 2 * item or type(each) is carpool.Closed
+
+
+def test_giving_up_answers_everybody_though_other_threads_call_and_cancel_meanwhile() -> None:
+    driven = DrivenFunction()
+    operations = driven.batcher._operations
+
+    class LookedAt(tuple[Any, ...]):
+        """Another thread puts something on the queue as the one that gives up looks at this."""
+
+        def __iter__(self) -> Iterator[Any]:
+            operations.append((print, ()))
+            return super().__iter__()
+
+    future = driven.call(Item("one"), False, "key", None, 0)
+    operations.append(LookedAt((print, ())))
+    driven.batcher.give_up("the interpreter exits")
+    assert type(future.exception(0)) is carpool.Closed
 
 
 @every_way
