@@ -130,6 +130,18 @@ async def test_a_body_that_stops_arriving_is_408_and_given_back(bench: Bench) ->
     assert client.is_lost
 
 
+async def test_a_body_on_a_connection_that_is_older_than_a_bodys_time_has_all_of_it(bench: Bench) -> None:
+    client = bench.connect()
+    client.send(post())
+    bench.driver.answer()
+    await bench.pass_time(60)
+    client.send(HEAD + LONG[:100])
+    await bench.pass_time(30)
+    client.send(LONG[100:])
+    bench.driver.answer()
+    assert client.statuses == [200, 200]
+
+
 async def test_a_body_that_is_no_call_in_the_end_is_given_back_and_handed_over_whole(bench: Bench) -> None:
     client = bench.connect()
     body = b'{"inputs":{"a":"%b"}}' % LONG[:-20].replace(b'"', b"x")
