@@ -403,6 +403,12 @@ class Settings(BaseSettings):
     )
 
     _probe: probing.Kept | None = None
+    _list_rules: tuple[rules.Rule, ...] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _load_lists(self) -> Settings:
+        self._list_rules = rules.load(self.lists)
+        return self
 
     @pydantic.model_validator(mode="after")
     def _apply_probe(self) -> Settings:
@@ -477,7 +483,7 @@ class Settings(BaseSettings):
         if self.upstream == "http" or not self.lists:
             return
         allowed = rules.built_in()["openai-embeddings"]
-        others = [rule.name for rule in rules.load(self.lists) if rule != allowed]
+        others = [rule.name for rule in self.list_rules if rule != allowed]
         if others:
             raise ValueError(
                 f"--upstream {self.upstream} takes no rule of --lists but openai-embeddings as it is built in, as only "
@@ -496,6 +502,11 @@ class Settings(BaseSettings):
     def forwarded(self) -> tuple[shared_names.Forwarded, ...]:
         """What --forward-headers names."""
         return shared_names.forwarded(self.forward_headers)
+
+    @property
+    def list_rules(self) -> tuple[rules.Rule, ...]:
+        """The rules of --lists, as they were when the program began."""
+        return self._list_rules
 
     @property
     def is_adaptive(self) -> bool:
@@ -528,11 +539,13 @@ class Settings(BaseSettings):
         try:
             # The policy was chosen at the start; a latency given later bounds it, but does not change it.
             policy = "adaptive" if self.is_adaptive else "window"
-            # What a probe found was read at the start; its file may be another by now, or gone.
-            made = self.model_validate({**self.model_dump(), "policy": policy, "from_probe": "", **changes})
+            # What a probe found and the rules were read at the start; their files may be others by now, or gone.
+            read_already = {"policy": policy, "from_probe": "", "lists": ()}
+            made = self.model_validate({**self.model_dump(), **read_already, **changes})
         except pydantic.ValidationError as error:
             raise ValueError("; ".join(settings.problems(type(self), error))) from None
         made.from_probe, made._probe = self.from_probe, self._probe
+        made.lists, made._list_rules = self.lists, self._list_rules
         made._obey_probe()
         return made
 
@@ -540,7 +553,7 @@ class Settings(BaseSettings):
     def _most_cost(self) -> tuple[float, limits.RowMeasure | None]:
         """The most that the rows of a call may cost, and what they do: as it is said here, and by rules with limits."""
         costs = _ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None
-        if not any(rule.has_room for rule in rules.load(self.lists)):
+        if not any(rule.has_room for rule in self.list_rules):
             return self.max_batch_cost or math.inf, costs
         return room.WHOLE, functools.partial(_row_room, costs=costs, most=self.max_batch_cost)
 

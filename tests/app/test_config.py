@@ -62,6 +62,22 @@ def test_the_file_of_a_probe_is_read_once(tmp_path):
     assert (changed.max_latency, changed.max_batch_size) == (6, 69)
 
 
+@pytest.mark.parametrize("later", ["max_characters: 4", "", "no YAML: [", None])
+def test_the_rules_in_force_stay_whatever_becomes_of_their_file(tmp_path, later):
+    file = tmp_path / "rules.yaml"
+    start = "it: {path: /x, list: texts, answers: out, %s}"
+    file.write_text(start % "max_characters: 10")
+    chosen = config.load(["--lists", str(file)])
+    if later is None:
+        file.unlink()
+    else:
+        file.write_text(start % later)
+    changed = chosen.changed({"max_latency": 6}).changed({"max_batch_size": 100})
+    assert (changed.max_latency, changed.max_batch_size, changed.lists) == (6, 100, (str(file),))
+    assert changed.list_rules == chosen.list_rules
+    assert changed.scheduler_limits.max_batch_cost == chosen.scheduler_limits.max_batch_cost < math.inf
+
+
 def test_a_size_by_a_probe_is_named_as_such(tmp_path, capsys):
     argv = ["--from-probe", probed(tmp_path), "--max-batch-size", "128", "--allowed-batch-sizes", "8,128"]
     assert "must not exceed --max-batch-size (69 by --from-probe)" in refused(argv, capsys)

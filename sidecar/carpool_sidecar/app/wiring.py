@@ -29,7 +29,6 @@ from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.live import event_stream, snapshots
 from carpool_sidecar.protocols import json_rows, models, v1
-from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.recording import document, file, ring
 from carpool_sidecar.server import (
@@ -456,7 +455,7 @@ class Upstreams:
         return routes.Tensors(told, to, is_http)
 
     def _lists(self) -> routes.Lists | routes.Embeddings | None:
-        chosen = rules.load(self._settings.lists)
+        chosen = self._settings.list_rules
         if not chosen:
             return None
         if self._settings.upstream == "http":
