@@ -155,6 +155,9 @@ def tables(draw: st.DrawFn) -> Object:
 @example({"mine": {**GOOD, "along": "c", "ignore": "c"}})
 @example({"mine": {**GOOD, "along": ["c", "c"]}})
 @example({"mine": {**GOOD, "shared": ["c", "c"]}})
+@example({"mine": {**GOOD, "max_tokens": 5, "characters_a_token": 4}})
+@example({"mine": {**GOOD, "max_tokens": 5, "characters_a_token": "4"}})
+@example({"mine": {**GOOD, "max_tokens": 5, "characters_a_token": True}})
 def test_the_injector_accepts_exactly_the_rules_that_the_sidecar_starts_with(table: Object) -> None:
     text = json.dumps(table)
     assert accepted(text) == starts(text)

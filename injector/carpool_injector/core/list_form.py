@@ -190,7 +190,7 @@ class _Rule(pydantic.BaseModel):
     max_bytes: _Bound | None = None
     max_characters: _Bound | None = None
     max_tokens: _Bound | None = None
-    characters_a_token: Annotated[float, pydantic.Field(ge=0.1, le=100, strict=False)] | None = None
+    characters_a_token: Annotated[float, pydantic.Field(ge=0.1, le=100)] | None = None
     one_query: _Paths = ()
     key_headers: Annotated[tuple[Annotated[str, pydantic.AfterValidator(_check_header)], ...], _SEVERAL] = ()
     error: Any = None

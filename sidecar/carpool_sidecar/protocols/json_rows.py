@@ -26,6 +26,7 @@ LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 _NO_ROW = msgspec.Raw()
 _SPACE = b" \t\r\n"
+_INTEGERS = b"0123456789-, \t\r\n"
 _NOTHING_BUT_SPACE = re.compile(rb"[ \t\r\n]*+\Z")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -203,6 +204,11 @@ def length(row: bytes) -> int:
         return len(LIST.decode(mask or row))
     except RecursionError:
         return commas + 1
+
+
+def are_integers(inside: bytes) -> bool:
+    """Whether a JSON list has nothing but integers in it, by what is inside its brackets, or a piece of that."""
+    return not inside.translate(None, _INTEGERS)
 
 
 def pattern(rows: Rows) -> bytes:

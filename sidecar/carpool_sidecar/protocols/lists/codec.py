@@ -30,7 +30,6 @@ _MOST_AVOIDED = 1000
 _STEP = 128 * 1024  # bytes that are read in one step, each column counting as so many more
 _AS_MUCH_AS_A_COLUMN = 2048
 
-_INTEGERS = b"0123456789-, \t\r\n"
 _SPACE = b" \t\r\n"
 _TOKENS = "tokens"
 _NO_STREAM = (b"false", b"null", b"0")
@@ -102,7 +101,7 @@ class Template:
 class Payload(interface.Payload):
     """One parsed request: `columns` are its lists in order, mostly one; `main` is the first not along others."""
 
-    __slots__ = ("columns", "main", "template")
+    __slots__ = ("_room", "columns", "main", "template")
 
     def __init__(
         self, template: Template, body: bytes, columns: tuple[Column, ...], form: answers.ResponseFormat
@@ -111,6 +110,7 @@ class Payload(interface.Payload):
         self.body = body
         self.columns = columns
         self.main = columns[template.main]
+        self._room: list[int] = []
         self.row_count = len(self.main.rows)
         self.key = template.key(tuple([(column.kind, column.form) for column in columns]))
         self.response_format = template.ranked or form
@@ -143,11 +143,20 @@ class Payload(interface.Payload):
 
     def row_room(self, start: int, stop: int) -> list[int]:
         """See `interface.Payload`: by the limits of the rule, of which lists along the rows take their part."""
-        rule = self.template.rule
-        if not rule.has_room:
+        if not self.template.rule.has_room:
             return [0] * (stop - start)
-        taken = [room.taken(rule, column.rows[start:stop], column.kind == _TOKENS) for column in self.columns]
-        return taken[0] if len(taken) == 1 else [sum(each) for each in zip(*taken, strict=True)]
+        steps.at_once(self.measure())
+        return self._room[start:stop]
+
+    def measure(self) -> steps.Steps[None]:
+        """Find what `row_room` tells, if it is not known yet."""
+        if self._room or not self.template.rule.has_room:
+            return
+        found: list[int] = []
+        for column in self.columns:
+            taken = yield from room.taken(self.template.rule, column.rows, len(column.text))
+            found = [sum(each) for each in zip(found, taken, strict=True)] if found else taken
+        self._room = found
 
     def cut(self, number: int, start: int, stop: int) -> bytes | memoryview:
         """Rows of a list, with commas between."""
@@ -196,12 +205,13 @@ class Codec:
         return self._unless_avoided(payload) if self._avoided else payload
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        """See `interface.Codec`: large lists are scanned in steps. Raises the same as `parse`."""
+        """See `interface.Codec`: large lists are scanned, and measured, in steps. Raises the same as `parse`."""
         try:
             yield from json_rows.check_utf8(body)
             payload = yield from self._parse_anew(body, max_rows)
         except (errors.BadRequest, RecursionError):
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
+        yield from payload.measure()
         return self._unless_avoided(payload) if self._avoided else payload
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
@@ -391,7 +401,9 @@ class Codec:
                 column: Column = tuple.__new__(Column, ((_VALUE.decode(value),), value, "string", text, False))
                 return column, form
         value = value.strip(_SPACE)
-        if not value.startswith(b"[") or (rule.token_ids and _are_integers(value) and value[1:-1].strip(_SPACE)):
+        if not value.startswith(b"[") or (
+            rule.token_ids and json_rows.are_integers(value[1:-1]) and value[1:-1].strip(_SPACE)
+        ):
             return self._single(rule, value)
         rows = json_rows.find(value, max_rows) if found is None else found
         if not rows:
@@ -399,7 +411,8 @@ class Codec:
         kind = _kind(rows)
         if rule.kinds and kind not in rule.kinds:
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-        if rule.token_ids and kind == "list" and all(_are_integers(bytes(row)) for row in rows):
+        insides = (bytes(memoryview(row)[1:-1]) for row in rows)
+        if rule.token_ids and kind == "list" and all(map(json_rows.are_integers, insides)):
             kind = _TOKENS
         told: Hashable = forms.ANY
         if rule.same_members:
@@ -513,11 +526,6 @@ _FORMS = {
     "unwrapped": answers.ResponseFormat.ROW,
     "by_row": answers.ResponseFormat.LIST_IF_NONE,
 }
-
-
-def _are_integers(value: bytes) -> bool:
-    """Whether a JSON list has nothing but integers in it."""
-    return not value[1:-1].translate(None, _INTEGERS)
 
 
 def _kind(rows: Sequence[msgspec.Raw]) -> str:

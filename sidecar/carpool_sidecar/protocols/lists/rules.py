@@ -118,7 +118,7 @@ class Rule(pydantic.BaseModel):
     max_bytes: Bound | None = None
     max_characters: Bound | None = None
     max_tokens: Bound | None = None
-    characters_a_token: Annotated[float, pydantic.Field(ge=0.1, le=100, strict=False)] | None = None
+    characters_a_token: Annotated[float, pydantic.Field(ge=0.1, le=100)] | None = None
     one_query: Paths = ()
     key_headers: Annotated[
         tuple[Annotated[str, pydantic.AfterValidator(_check_header)], ...], pydantic.BeforeValidator(_one_or_several)
