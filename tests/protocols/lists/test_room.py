@@ -75,15 +75,24 @@ def test_bytes_are_those_of_rows_as_they_were_written_and_of_the_commas_between(
 @pytest.mark.parametrize("how", ["parse", "parse_in_steps"])
 @pytest.mark.parametrize("between", [b",", b", ", b",\n        ", b" ,\t"])
 def test_white_space_between_rows_makes_no_call_larger_than_its_limit(between: bytes, how: str) -> None:
-    obeyed = config.Settings(lists=(rule("max_bytes: 1000"),)).scheduler_limits
+    obeyed = config.Settings(lists=(rule("max_bytes: 1000", ""),)).scheduler_limits
     for rows, around in ((900, b""), (80, b" "), (2, b" " * 3000)):
         body = b'{"texts":[%b%b%b]}' % (around, (between + around).join([b"12"] * rows), around)
-        payload = parsed(codec.Codec(rules.load([rule("max_bytes: 1000")]), lambda: 0.0), body, how)
+        payload = parsed(codec.Codec(rules.load([rule("max_bytes: 1000", "")]), lambda: 0.0), body, how)
         assert obeyed.row_costs is not None
         is_whole = sum(obeyed.row_costs(payload, 0, rows)) <= obeyed.max_batch_cost
         assert is_whole <= (len(payload.cut(0, 0, rows)) <= 1000)
         fit = next(count for count in range(rows, -1, -1) if sum(payload.row_room(0, count)) <= room.WHOLE)
         assert len(payload.cut(0, 0, fit)) <= 1000
+
+
+def test_a_list_that_is_as_large_as_a_call_may_be_is_not_cut() -> None:
+    by = codec.Codec(rules.load([rule("max_bytes: 1000", "")]), lambda: 0.0)
+    for between, around in ((b", ", b""), (b",\n  ", b"\n"), (b",", b"    ")):
+        text = between.join([b"12"] * 150).join([around, around])
+        for size in (1000, 1001):
+            payload = by.parse(b'{"texts":[%b%b]}' % (text, b" " * (size - len(text))), 1000)
+            assert (sum(payload.row_room(0, 150)) <= room.WHOLE) == (size == 1000)
 
 
 def test_tokens_are_characters_over_a_factor_and_lengths_of_lists_of_token_ids() -> None:

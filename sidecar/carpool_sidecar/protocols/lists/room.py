@@ -33,9 +33,9 @@ def taken(rule: rules.Rule, rows: Sequence[bytes | memoryview | msgspec.Raw], si
     `size` is that of the whole list, without its brackets, in bytes: what is neither row nor comma in it is white
     space, of which each row takes its part.
     """
-    spaces = 0
+    spaces = more = 0
     if rule.max_bytes is not None and rows:
-        spaces = math.ceil((size - sum(map(len, rows)) - (len(rows) - 1)) / len(rows))
+        spaces, more = divmod(size - sum(map(len, rows)) - (len(rows) - 1), len(rows))
     found = [0] * len(rows)
     work = 0
     for place, row in enumerate(rows):
@@ -45,7 +45,7 @@ def taken(rule: rules.Rule, rows: Sequence[bytes | memoryview | msgspec.Raw], si
             yield
         if rule.max_bytes is not None:
             # Each row with a comma behind it, and one comma more in all than there is.
-            found[place] = (len(row) + 1 + spaces) * WHOLE // (rule.max_bytes + 1)
+            found[place] = (len(row) + 1 + spaces + (place < more)) * WHOLE // (rule.max_bytes + 1)
         if rule.max_characters is None and rule.max_tokens is None:
             continue
         view = memoryview(row)
