@@ -51,6 +51,20 @@ def test_it_says_what_becomes_of_requests_that_come_together_and_what_each_is_gi
     )
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ("max_characters: 4", "  75.0% of what the limits of its rule let into one call\n"),
+        ("max_characters: 3", "  100.0% of what the limits of its rule let into one call\n"),
+        ("max_bytes: 8", "  144.4% of what the limits of its rule let into one call: it becomes several calls\n"),
+    ],
+)
+def test_it_says_how_much_of_a_call_requests_take_by_the_limits_of_their_rule(files, capsys, limits, told):
+    (files / "own.yaml").write_text(f"{OWN}  {limits}\n")
+    assert run("own.yaml", "--path", "/embed", "--request", "one.json", "two.json") == 0
+    assert told in capsys.readouterr().out
+
+
 def test_it_says_why_a_request_is_not_batched(files, capsys):
     assert run("own.yaml", "--path", "/embed", "--request", "odd.json", "one.json") == 1
     told = capsys.readouterr().out

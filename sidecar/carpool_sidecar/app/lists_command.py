@@ -17,7 +17,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.planning import arguments
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.lists import codec, rules
+from carpool_sidecar.protocols.lists import codec, room, rules
 
 PROG = "carpool-sidecar lists"
 
@@ -128,6 +128,10 @@ def _show(by: interface.Codec, path: str, title: str, members: Sequence[_Request
         sys.stdout.write(
             f"  {member.name}: {payload.row_count} row(s), {sum(payload.row_sizes(0, payload.row_count))} bytes\n"
         )
+    taken = sum(sum(payload.row_room(0, payload.row_count)) for payload in payloads) / room.WHOLE
+    if taken:
+        several = "" if taken <= 1 else ": it becomes several calls"
+        sys.stdout.write(f"  {taken:.1%} of what the limits of its rule let into one call{several}\n")
     sys.stdout.write(f"  POST {path}\n  {_shown(b''.join(call.body))}\n")
     if answer is None:
         return True
