@@ -92,7 +92,7 @@ class Adaptive:
         self.spacing.sent(batch, now, self.predictor.round_trip(batch.weight), self.predictor.out)
         self.predictor.sent(batch, now)
         self._levels.sent(batch, now)
-        self._pace.sent(len(batch.parts), now, min(tuning.HOLD_MAX, self._limits.max_latency))
+        self._pace.sent(len(batch.parts), now, self._longest_wait)
         self._has_waited = False
         self._last_work = now
 
@@ -116,6 +116,7 @@ class Adaptive:
     def batch_failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
         """A batch failed. A predictor that is overloaded or restarting is left alone for a while."""
         self.predictor.gone(batch, now)
+        self.spacing.failed()
         if error.is_overload:
             self._is_wary = True
             self._pause = min(tuning.BACKOFF_LONGEST, self._pause * 2 or tuning.BACKOFF_FIRST)
@@ -228,7 +229,10 @@ class Adaptive:
     def _beside(self, queue: Queue, now: float) -> Release | Wait | None:
         """What speaks for or against a batch now, since others are out; None: nothing."""
         # What leaves beside others while levels are mixed is small, and more of it waits.
-        wait = None if self._levels.is_mixed(now) else self._until(self.spacing.next_at, queue, now)
+        wait = None
+        if not self._levels.is_mixed(now):
+            longest = queue.first.arrived + self._longest_wait
+            wait = self._until(min(self.spacing.next_at, longest), queue, now)
         if wait is not None or self.predictor.is_idle:
             return wait
         if self._is_time_to_probe(queue.rows, now):
@@ -243,9 +247,16 @@ class Adaptive:
         return self._until(max(self._pace.next_at, self.predictor.evenly_at), queue, now)
 
     def _until(self, when: float, queue: Queue, now: float) -> Wait | None:
-        """A wait until then, no longer than the first request has time for; None if that is now."""
-        when = min(when, queue.first.goal - self.predictor.round_trip.pessimistic(queue.next_rows))
+        """A wait until then, no longer than any of the requests has time for; None if that is now."""
+        if now >= when - tuning.SHORTEST_WAIT:
+            return None
+        when = min(when, self._latest(queue, queue.next_rows))
         return Wait(when, when - tuning.SHORTEST_WAIT) if now < when - tuning.SHORTEST_WAIT else None
+
+    def _latest(self, queue: Queue, rows: int) -> float:
+        """Until when a batch of so many instances may be held back, for all of the queue to have its answer in time."""
+        late = max(self._tick, tuning.SHORTEST_WAIT)  # as timers are
+        return queue.soonest_goal - self.predictor.round_trip.pessimistic(rows) - late
 
     def _padded(self, rows: int) -> int:
         """What a batch of so many instances costs as much as."""
@@ -300,8 +311,7 @@ class Adaptive:
         if left <= tuning.SHORTEST_WAIT:
             return None
         size = min(queue.max_batch_size, queue.rows + int(back) + 1)
-        latest = queue.first.goal - self.predictor.round_trip.pessimistic(size)
-        until = min(now + left, latest)
+        until = min(now + left, self._latest(queue, size))
         if until <= now + tuning.SHORTEST_WAIT:
             return None
         self._has_waited = True
@@ -317,8 +327,12 @@ class Adaptive:
         is_serial = predictor.workers == 1 and predictor.knows_overhead
         return is_serial and predictor.overhead < predictor.fixed_work and self.returns.are_sure
 
+    @property
+    def _longest_wait(self) -> float:
+        return min(tuning.HOLD_MAX, self._limits.max_latency)
+
     def _longest_hold(self) -> float:
-        return min(tuning.HOLD_MAX, self._limits.max_latency, self.predictor.fixed_work / 2)
+        return min(self._longest_wait, self.predictor.fixed_work / 2)
 
     def _would_be_clear(self, size: int, now: float) -> bool:
         """Whether a batch that left now would show that the predictor works on it beside the others, or does not."""

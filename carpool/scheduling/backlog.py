@@ -69,7 +69,8 @@ class Backlog:
     def add(self, request: Request) -> bool:
         """Put a request, of at least one row, at the end of its fifo. Sequences must ascend.
 
-        Returns False if that changed only some sums: it is not the first of its fifo, and the queue is not full.
+        Returns False if that changed only some sums: it is not the first of its fifo, its goal is not known to be the
+        earliest of its queue, and the queue is not full.
         """
         limits, rows = self._limits, request.rows
         if limits.row_costs is not None:  # first of all, as that may fail
@@ -87,10 +88,13 @@ class Backlog:
             tier -= 2 * request.priority
             self._count(request, rows)
         fifo = queue.fifos.get(tier)
-        is_first = fifo is None
+        is_notable = fifo is None
         if fifo is None:
             fifo = self._new_fifo(queue, tier, request.sequence)
         fifo.requests.append(request)
+        if request.goal < queue.known_goal:
+            queue.known_goal = request.goal
+            is_notable = True
         queue.cost += request.cost_queued
         queue.rows += rows
         queue.size += request.size
@@ -102,7 +106,7 @@ class Backlog:
             and queue.size < queue.max_batch_bytes
             and queue.cost < limits.max_batch_cost
         ):
-            return is_first
+            return is_notable
         self._full[queue] = None
         return True
 
@@ -117,9 +121,12 @@ class Backlog:
             place, tier = request.place, tier_of(request, limits)
             rows = size = 0
             start = at = at + 1
+            known_goal = self._queues[place].known_goal
             while at < count and limits.row_costs is None and limits.row_lengths is None:
                 request = requests[at]
                 if request.place != place or (request.rows > threshold) - 2 * request.priority != tier:
+                    break
+                if request.goal < known_goal:  # one that is notable
                     break
                 rows += request.rows
                 size += request.size

@@ -29,7 +29,7 @@ class Wait(NamedTuple):
     """Nothing goes yet. Ask again at `until` or at the next event, whichever is first.
 
     Until `settled_until` neither the time that passes nor a new request changes this decision. Until then a new request
-    needs no asking, unless it fills its queue or is first in it.
+    needs no asking, unless it fills its queue, is first in it, or has the earliest goal of it.
     """
 
     until: float | None

@@ -68,11 +68,14 @@ class PriorityFifo:
 class Queue:
     """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost.
 
-    `fifos` has those that are not empty, by tier. `max_batch_size` and `max_batch_bytes` are what one batch of them may
-    carry.
+    `known_goal` is the earliest goal of those that wait, minus infinity where that has to be looked up. `fifos` has
+    those that are not empty, by tier. `max_batch_size` and `max_batch_bytes` are what one batch of them may carry.
     """
 
-    __slots__ = ("_limits", "_stale", "cost", "fifos", "key", "max_batch_bytes", "max_batch_size", "rows", "size")
+    __slots__ = (
+        "_limits", "_stale", "cost", "fifos", "key", "known_goal", "max_batch_bytes", "max_batch_size", "rows",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, key: Hashable, limits: Limits, most: float = math.inf, most_bytes: float = math.inf) -> None:
         """`most` and `most_bytes` are how many rows and bytes the predictor takes in one call of this key."""
@@ -80,6 +83,7 @@ class Queue:
         self.resize(most, most_bytes)
         self._stale = 0  # requests in the fifos that do not wait any more, at most
         self.key = key
+        self.known_goal = math.inf
         self.rows = 0
         self.size = 0
         self.cost = 0.0
@@ -105,6 +109,13 @@ class Queue:
             return min([next(self._ranked(fifo)) for fifo in self.fifos.values()])[-1]
         (fifo,) = self.fifos.values()
         return fifo.requests[0]
+
+    @property
+    def soonest_goal(self) -> float:
+        """The earliest goal of those that wait; the queue must not be empty. It looks at all if some left before."""
+        if self.known_goal == -math.inf:
+            self.known_goal = min([request.goal for request in self])
+        return self.known_goal
 
     @property
     def is_full(self) -> bool:
@@ -138,6 +149,7 @@ class Queue:
 
     def drop_finished(self) -> None:
         """Let those go from the front that do not wait any more; the sums are the caller's business."""
+        self.known_goal = -math.inf
         for tier, fifo in list(self.fifos.items()):
             fifo.drop_finished()
             if not fifo.requests:

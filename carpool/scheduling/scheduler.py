@@ -104,7 +104,8 @@ _sequence        number of the request that came last        _accept, _accept_al
 class Asking(NamedTuple):
     """When to ask the policy again: `at` this time, or before as something else happens than that requests come.
 
-    They ask from `arrivals_from` on, and those that fill their queue or are the first in it from `notable_from` on.
+    They ask from `arrivals_from` on, and those that fill their queue, are the first in it or have its earliest goal
+    from `notable_from` on.
     """
 
     at: float = math.inf

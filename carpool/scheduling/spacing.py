@@ -92,6 +92,12 @@ class Spacing:
             if not self._left:
                 self._end_turn(out)
 
+    def failed(self) -> None:
+        """A batch failed. What callers get while batches do tells nothing about distances, so no trial goes on."""
+        if self._turns:
+            self._end_trial()
+            self.next_at = min(self.next_at, self._sent_at + self.share * self._alone)
+
     def _begin(self, out: int) -> None:
         self._left = self._every
         for further in range(1, len(_SHARES) + 1):
@@ -119,6 +125,9 @@ class Spacing:
             self._every = tuning.SPACING_FIRST
         else:
             self._every = min(tuning.SPACING_SELDOM, self._every * 2)
+        self._end_trial()
+
+    def _end_trial(self) -> None:
         self._turns, self._left = 0, self._every
         self._is_trying = False
         self._usual_size = self._size

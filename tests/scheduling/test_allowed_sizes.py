@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -80,7 +82,7 @@ def take(rows, bound, size=32):
     waiting = backlog.Backlog(limits.Limits(max_batch_size=size))
     for sequence, count in enumerate(rows):
         request = messages.Request("key", count)
-        request.sequence = sequence
+        request.sequence, request.goal = sequence, math.inf
         waiting.add(request)
     queue = waiting.oldest()
     parts = waiting.take(queue, bound)

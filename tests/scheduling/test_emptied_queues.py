@@ -38,7 +38,7 @@ def test_the_key_of_an_emptied_queue_is_let_go_at_once(
     waiting = backlog.Backlog(limits.Limits(max_batch_size=4))
     key = Key()
     request = messages.Request(key, 3, 10, ["a", "b", "c"], "tag", None)
-    request.sequence, request.arrived = 1, 0.0
+    request.sequence, request.arrived, request.goal = 1, 0.0, 1.0
     seen = weakref.ref(key)
     gc.disable()
     try:

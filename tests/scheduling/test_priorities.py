@@ -299,7 +299,7 @@ def waiting_of(arrivals):
     for sequence, (gap, key, rows, *priority) in enumerate(arrivals):
         now += gap
         request = messages.Request(key, rows, priority=sum(priority))
-        request.sequence, request.arrived = sequence, now
+        request.sequence, request.arrived, request.goal = sequence, now, now + 1.0
         requests.append(request)
         waiting.add(request)
     return waiting, requests

@@ -14,6 +14,7 @@ from carpool.scheduling import tuning
 from carpool.scheduling.adaptive import Adaptive
 from carpool.scheduling.messages import Batch, Part, Reason, Request
 from carpool.scheduling.spacing import Spacing
+from carpool_sidecar import errors
 from tests.scheduling.driven import DrivenScheduler
 
 ALONE, SHARES = 0.010, (0.0, 0.4, 0.55, 0.7)
@@ -133,17 +134,103 @@ def test_nobody_waits_longer_than_the_batch_before_takes(events):
         spacing.completed(sent, now + alone, beside)
 
 
+def in_a_trial() -> Callers:
+    callers = Callers(quickest_at(0.4))
+    while not any(callers.used):
+        callers.run(1)
+    return callers
+
+
+@pytest.mark.parametrize("further", [0, 5, 15])
+def test_a_failed_batch_ends_the_trial(further):
+    """What callers get from a predictor that fails tells nothing about distances, and its trial would never end."""
+    callers = in_a_trial().run(further)
+    callers.spacing.failed()
+    assert callers.spacing.next_at <= callers.now
+    used = len(callers.used)
+    assert set(callers.run(tuning.SPACING_FIRST - 1).used[used:]) == {0.0}
+    assert callers.run(200).spacing.share == 0.4
+
+
+class Beside:
+    """A known predictor with two places, where a batch takes 10 ms: one is out, and the next may leave 9 ms later."""
+
+    def __init__(self, **limits: float) -> None:
+        self.driven = DrivenScheduler(Adaptive, max_batch_size=32, max_in_flight=2, **limits)
+        self.policy = self.driven.core.policy
+        assert isinstance(self.policy, Adaptive)
+        self.policy.predictor.hint_overhead(0.006)
+        for number in range(10):
+            self.driven.submit(f"lesson{number}")
+            self.driven.pass_time(0.010)
+            self.driven.answer()
+        self.driven.submit("out")
+        self.policy.spacing.next_at = self.driven.now + 0.009
+
+    @property
+    def sent(self) -> list[list[str]]:
+        return [self.driven.members(batch) for batch in self.driven.out]
+
+
 def test_a_goal_ends_the_wait():
-    driven = DrivenScheduler(Adaptive, max_batch_size=32, max_in_flight=2, learns_in_flight=True)
-    policy = driven.core.policy
-    assert isinstance(policy, Adaptive)
-    policy.predictor.hint_overhead(0.006)
-    for number in range(10):
-        driven.submit(f"lesson{number}")
-        driven.pass_time(0.010)
-        driven.answer()
-    driven.submit("out")
-    driven.submit("waits", timeout=0.0155)
-    policy.spacing.next_at = driven.now + 0.009
-    driven.pass_time(0.0060)
-    assert [driven.members(batch) for batch in driven.out] == [["out"], ["waits"]]
+    beside = Beside()
+    beside.driven.submit("waits", timeout=0.0155)
+    beside.driven.pass_time(0.0060)
+    assert beside.sent == [["out"], ["waits"]]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_goal_of_whoever_comes_later_ends_the_wait_too(together):
+    beside = Beside()
+    beside.driven.submit("has time")
+    if together:
+        beside.driven.submit_all(("has time too",), ("hurries", 1, "key", 0.0155), ("has time as well",))
+    else:
+        beside.driven.submit("hurries", timeout=0.0155)
+    beside.driven.pass_time(0.0060)
+    assert "hurries" in beside.sent[1]
+
+
+def test_a_goal_that_left_ends_no_wait():
+    beside = Beside()
+    beside.driven.submit("has time")
+    beside.driven.core.cancel(beside.driven.submit("hurries", timeout=0.0155))
+    beside.driven.pass_time(0.0060)
+    assert beside.sent == [["out"]]
+
+
+@pytest.mark.parametrize(("bound", "waited"), [(0.0, 0.0), (0.004, 0.004), (0.5, 0.009)])
+def test_no_request_waits_longer_than_max_latency(bound, waited):
+    beside = Beside(max_latency=bound)
+    beside.driven.submit("waits")
+    beside.driven.pass_time(waited - 0.0005 if waited else 0.0)
+    assert len(beside.sent) == (1 if waited else 2)
+    beside.driven.pass_time(0.0005)
+    assert beside.sent == [["out"], ["waits"]]
+
+
+def test_no_request_waits_for_others_longer_than_20_milliseconds():
+    beside = Beside()
+    beside.policy.spacing.next_at = math.inf
+    beside.driven.submit("waits")
+    beside.driven.pass_time(0.0195)
+    assert beside.sent == [["out"]]
+    beside.driven.pass_time(0.0005)
+    assert beside.sent == [["out"], ["waits"]]
+
+
+def test_a_bound_that_changes_holds_for_those_who_wait_already():
+    beside = Beside()
+    beside.driven.submit("waits")
+    assert beside.sent == [["out"]]
+    beside.driven.limits.max_latency = 0.0
+    beside.driven.do(beside.driven.core.limits_changed())
+    assert beside.sent == [["out"], ["waits"]]
+
+
+def test_a_batch_that_fails_ends_the_trial_of_the_policy():
+    beside = Beside()
+    callers = in_a_trial()
+    beside.policy.spacing = callers.spacing
+    beside.driven.fail(errors.UpstreamTimeout())
+    assert callers.spacing.next_at <= callers.now
