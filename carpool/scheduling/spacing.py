@@ -25,16 +25,34 @@ class _Answered:
     def __init__(self) -> None:
         self.requests = 0
         self.seconds = 0.0
+        self._batches = 0
+        self._means = self._squares = 0.0  # sums of the batches' means, and of the squares of these
 
     def add(self, batch: Batch, now: float) -> None:
         """A batch came back."""
-        self.requests += len(batch.parts)
+        seconds = 0.0
         for part in batch.parts:
-            self.seconds += now - part.request.arrived
+            seconds += now - part.request.arrived
+        self.requests += len(batch.parts)
+        self.seconds += seconds
+        mean = seconds / len(batch.parts)
+        self._batches += 1
+        self._means += mean
+        self._squares += mean * mean
 
     def is_below(self, factor: float, other: _Answered) -> bool:
         """Whether the mean is less than so many times the other's."""
         return self.seconds * other.requests < factor * other.seconds * self.requests
+
+    def is_clearly_below(self, other: _Answered) -> bool:
+        """Whether the mean is less than the other's by more than batches that vary by themselves let expect."""
+        difference = other.seconds / other.requests - self.seconds / self.requests
+        return difference > tuning.Z * math.sqrt(self._error() + other._error())
+
+    def _error(self) -> float:
+        """The square of the mean's standard error."""
+        count = self._batches
+        return max(0.0, self._squares - self._means * self._means / count) / (count * max(1, count - 1))
 
 
 class Spacing:
@@ -120,7 +138,8 @@ class Spacing:
         if self._turns and is_ahead:
             self._take_turn(not self._is_trying, out)
             return
-        if self._of_tried.is_below(tuning.SPACING_GAIN, self._of_settled) and not self._turns:
+        is_better = not self._turns and self._of_tried.is_below(tuning.SPACING_GAIN, self._of_settled)
+        if is_better and self._of_tried.is_clearly_below(self._of_settled):
             self._settled = self._tried
             self._every = tuning.SPACING_FIRST
         else:

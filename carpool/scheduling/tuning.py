@@ -135,10 +135,10 @@ EXPLORE = 2
 
 # How far apart batches leave is tried after so many of them, the present distance and another one in turns of so many
 # batches each: longer ones would see different loads, and of fewer chance would decide. Another distance has to be
-# better by this factor at the end, and a trial ends early where it is not ahead. One that is wider than batches are
-# apart anyway, by this factor, only keeps the predictor waiting; that mean is of about the last 50, for a mean that
-# wanders would let some pass. A trial that changes nothing doubles the distance to the next, unless batches become
-# larger or smaller by this factor, in the mean of about the last 20.
+# better by this factor at the end, and by Z standard errors, and a trial ends early where it is not ahead. One that is
+# wider than batches are apart anyway, by this factor, only keeps the predictor waiting; that mean is of about the last
+# 50, for a mean that wanders would let some pass. A trial that changes nothing doubles the distance to the next, unless
+# batches become larger or smaller by this factor, in the mean of about the last 20.
 SPACING_FIRST = 8
 SPACING_SELDOM = 8192
 SPACING_TURN = 10

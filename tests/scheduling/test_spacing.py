@@ -81,6 +81,15 @@ def test_what_makes_no_difference_is_hardly_tried():
     assert sum(share > 0 for share in callers.used) <= 0.02 * len(callers.used)
 
 
+def test_times_that_vary_by_themselves_are_seldom_taken_for_a_gain():
+    settled = 0
+    for seed in range(100):
+        callers = Callers(lambda share: 0.010, noise=1.0)
+        callers.chance.seed(seed)
+        settled += callers.run(1000).spacing.share > 0
+    assert settled <= 10
+
+
 def test_a_distance_that_is_clearly_worse_is_left_after_two_turns():
     callers = Callers(lambda share: 0.010 if not share else 0.020).run(10_000)
     trials = math.log2(len(callers.used) / tuning.SPACING_FIRST)
