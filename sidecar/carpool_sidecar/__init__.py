@@ -104,6 +104,7 @@ histograms are kept as `carpool.measures` does.
 | `protocols.lists.answers.Result` | finished answers, and for which form | each caller's answer |
 | `protocols.lists.codec.Codec` | the latest templates and outlines, keys that are not batched | each request; answers |
 | `protocols.lists.counts.Counts` | the counts of one answer, while it is read | its reader |
+| `protocols.lists.codec.Payload` | what its rows take of a call, once that was asked | who parsed it; the scheduler |
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
 | `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
 | `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |

@@ -411,9 +411,9 @@ class Codec:
         kind = _kind(rows)
         if rule.kinds and kind not in rule.kinds:
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-        insides = (bytes(memoryview(row)[1:-1]) for row in rows)
-        if rule.token_ids and kind == "list" and all(map(json_rows.are_integers, insides)):
-            kind = _TOKENS
+        if rule.token_ids and kind == "list":
+            insides = (bytes(memoryview(row)[1:-1]) for row in rows)
+            kind = _TOKENS if all(map(json_rows.are_integers, insides)) else kind
         told: Hashable = forms.ANY
         if rule.same_members:
             told = forms.of_table(rows)
