@@ -81,18 +81,8 @@ def names(select: Callable[[Sequence[str]], object]) -> Callable[[str], list[str
 
 def add_results(parser: argparse.ArgumentParser, default: str) -> None:
     """Where the figures go, and how they look."""
-    parser.add_argument(
-        "--json",
-        type=pathlib.Path,
-        default=pathlib.Path(default),
-        metavar="FILE",
-        help="where the figures go (default: %(default)s)",
-    )
+    _add_path(parser, "--json", "FILE", default, "where the figures go (default: %(default)s)")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def add_cells(parser: argparse.ArgumentParser, select: Callable[[Sequence[str]], object], known: Sequence[str]) -> None:
@@ -105,22 +95,19 @@ def add_cells(parser: argparse.ArgumentParser, select: Callable[[Sequence[str]],
 
 def add_folders(parser: argparse.ArgumentParser, out: str) -> None:
     """Where results go, and where peers are installed."""
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path(out),
-        metavar="DIR",
-        help="where tables, figures and chart go (default: %(default)s)",
-    )
+    _add_path(parser, "--out", "DIR", out, "where tables, figures and chart go (default: %(default)s)")
     add_cache(parser)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
     """Where peers are installed."""
-    parser.add_argument(
-        "--cache",
-        type=pathlib.Path,
-        default=environments.default_cache(),
-        metavar="DIR",
-        help="where peers are installed, outside the checkout (default: the user's cache folder)",
-    )
+    told = "where peers are installed, outside the checkout (default: the user's cache folder)"
+    _add_path(parser, "--cache", "DIR", environments.default_cache(), told)
+
+
+def _add_path(parser: argparse.ArgumentParser, flag: str, kind: str, default: str | pathlib.Path, told: str) -> None:
+    parser.add_argument(flag, type=pathlib.Path, default=pathlib.Path(default), metavar=kind, help=told)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

@@ -198,13 +198,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     command_line.end_on_sigterm()
     screen = console.Console(width=100)
-    if not wrk.is_available():
-        screen.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk)")
-        return 1
     return command_line.show(screen, lambda: _table(options.seconds), FAILURES)
 
 
 def _table(seconds: float) -> Table:
+    wrk.require()
     allocator.settle()
     with machine.pinned((machine.split_cores() or (None, None))[1]):
         own = uvloop.run(own_microseconds())

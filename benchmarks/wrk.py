@@ -101,6 +101,12 @@ def is_available() -> bool:
     return shutil.which("wrk") is not None
 
 
+def require() -> None:
+    """Raises `WrkFailed` with what to do if there is none."""
+    if not is_available():
+        raise WrkFailed("wrk is not on PATH (Debian: apt install wrk)")
+
+
 def measure(
     url: str,
     body: bytes | Sequence[bytes],

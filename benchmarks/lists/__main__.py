@@ -23,15 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
     console = command_line.console(options.markdown)
-    if not wrk.is_available():
-        console.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk)")
-        return 1
     return command_line.guarded(
         console, lambda: _measure(options, console), (processes.ChildFailed, wrk.WrkFailed, stand.WrongAnswers, OSError)
     )
 
 
 def _measure(options: argparse.Namespace, console: Console) -> int:
+    wrk.require()
     found = _run(options, console)
     console.print(tables.duels(found, options.markdown, "OpenAI's embeddings against v1"))
     if disturbed := tables.disturbances(run.Outcome(found)):

@@ -25,13 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
     console = command_line.console(options.markdown)
-    if not wrk.is_available():
-        console.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk)")
-        return 1
     return command_line.guarded(console, lambda: _measure(options, console), FAILURES)
 
 
 def _measure(options: argparse.Namespace, console: Console) -> int:
+    wrk.require()
     found = _run(options, console)
     _show(console, found, options.markdown)
     facts = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-# The list of Go's httputil.ReverseProxy. TE goes too, although `TE: trailers` is harmless: trailers are not relayed.
+# The list of Go's httputil.ReverseProxy. TE is of each connection: the relay looks at the caller's where trailers came.
 FIELDS: Final[frozenset[str]] = frozenset(
     {
         "connection",
