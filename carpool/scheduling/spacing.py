@@ -66,8 +66,9 @@ class Spacing:
     # State: places in _SHARES of the distance that is settled on and of the one that was tried last; what callers got
     # with either in the trial, and which of the two is in use; how many turns of it are left, none while there is no
     # trial; after how many batches the turn ends, or the next trial begins, and how many of the turn do not count yet;
-    # how far apart trials are. Running means: requests in a batch, now and as the last trial ended, and how far apart
-    # batches left beside others, as a share of the time of the one before, which left at a moment and takes so long.
+    # how far apart trials are. Running means: requests in a batch, with their variance and as the last trial ended, and
+    # how far apart batches left beside others, as a share of the time of the one before, which left at a moment and
+    # takes so long.
     def __init__(self) -> None:
         self.next_at = -math.inf
         """When the next batch may leave beside others, if it is not full."""
@@ -77,7 +78,7 @@ class Spacing:
         self._turns = 0
         self._every = self._left = tuning.SPACING_FIRST
         self._skipped = 0
-        self._size = self._usual_size = 0.0
+        self._size = self._variance = self._usual_size = 0.0
         self._apart = 0.0
         self._sent_at = self._alone = 0.0
 
@@ -99,7 +100,9 @@ class Spacing:
 
     def completed(self, batch: Batch, now: float, out: int) -> None:
         """A batch came back, and so many others are still out."""
-        self._size += tuning.SPACING_SIZE_WEIGHT * (len(batch.parts) - self._size)
+        deviation = len(batch.parts) - self._size
+        self._size += tuning.SPACING_SIZE_WEIGHT * deviation
+        self._variance += tuning.SPACING_SIZE_WEIGHT * (deviation * deviation - self._variance)
         if not self._turns:
             self._watch_for_change()
         elif self._skipped:
@@ -152,9 +155,13 @@ class Spacing:
         self._usual_size = self._size
 
     def _watch_for_change(self) -> None:
-        """Batches of another size than at the last trial are another load, for which something else may be best."""
+        """Batches of another size than at the last trial are another load, for which something else may be best.
+
+        Both means wander by chance, those of small batches by more than the factor: a change has to be clear of that.
+        """
         usual, change = self._usual_size, tuning.SPACING_CHANGE
-        if usual and not usual / change < self._size < usual * change:
+        chance = tuning.SPACING_CLEAR * math.sqrt(tuning.SPACING_SIZE_WEIGHT * self._variance)
+        if usual and abs(self._size - usual) > chance and not usual / change < self._size < usual * change:
             self._usual_size = self._size
             self._every = tuning.SPACING_FIRST
             self._left = min(self._left, self._every)

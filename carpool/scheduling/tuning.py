@@ -138,7 +138,8 @@ EXPLORE = 2
 # better by this factor at the end, and by Z standard errors, and a trial ends early where it is not ahead. One that is
 # wider than batches are apart anyway, by this factor, only keeps the predictor waiting; that mean is of about the last
 # 50, for a mean that wanders would let some pass. A trial that changes nothing doubles the distance to the next, unless
-# batches become larger or smaller by this factor, in the mean of about the last 20.
+# batches become larger or smaller by this factor, in the mean of about the last 20, and by so many standard errors of
+# the difference between two such means: thousands of looks at means that only wander see three now and then.
 SPACING_FIRST = 8
 SPACING_SELDOM = 8192
 SPACING_TURN = 10
@@ -148,6 +149,7 @@ SPACING_WIDEST = 1.1
 SPACING_APART_WEIGHT = 0.02
 SPACING_CHANGE = 1.33
 SPACING_SIZE_WEIGHT = 0.05
+SPACING_CLEAR = 4.0
 
 # The arrival rate that is shown (not decided by) is that of about the last ten seconds.
 RATE_SECONDS = 10.0

@@ -75,6 +75,14 @@ def test_another_load_is_measured_anew(best, then):
     assert callers.run(1000, requests=60).spacing.share == then
 
 
+@pytest.mark.parametrize("mean", [1.0, 2.0, 5.0])
+def test_small_batches_whose_mean_only_wanders_are_no_other_load(mean):
+    callers, chance = Callers(lambda share: 0.010), random.Random(7)
+    for _ in range(20_000):
+        callers.run(1, requests=1 + int(chance.expovariate(1 / mean)))
+    assert sum(share > 0 for share in callers.used) <= 0.03 * len(callers.used)
+
+
 def test_what_makes_no_difference_is_hardly_tried():
     callers = Callers(lambda share: 0.010).run(20_000)
     assert callers.spacing.share == 0.0
