@@ -67,6 +67,13 @@ def _nothing_to_tell() -> None:
     """Have those told who wait for the end."""
 
 
+def _calls_in(args: Sequence[Any]) -> list[calls.Call]:
+    """The calls that an operation is given, one or a list of them or of their answers."""
+    listed = [each for argument in args if isinstance(argument, list | tuple) for each in argument]
+    requests = [each.request if type(each) is messages.Answer else each for each in (*args, *listed)]
+    return [each for each in requests if isinstance(each, calls.Call)]
+
+
 def _as_of_now(look: Callable[[], Sequence[T]]) -> Sequence[T]:
     """What is in a collection that other threads change."""
     while True:
@@ -107,23 +114,27 @@ class Batcher:
         self._learns_in_flight = learns_in_flight
         self.clock = clock
         self._is_closed = self._is_hurrying = False
-        self._start()
-        live.add(self)
-        stats.live.add(self)
-
-    def _start(self) -> None:
-        """Begin, or begin anew with nothing: in a child process, or after an interrupt within the sequence."""
-        self._lock = threading.RLock()  # a handler of a signal may come round before its thread is known
-        self._at_work = 0  # the identifier of the thread that has it
         self._operations: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._outbox: deque[Any] = deque()
-        self._joining = threading.RLock()
+        self._outbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._arrived: list[calls.Call] = []
         self._gathering: dict[Plan, calls.Turn] = {}
         self._flushing: AbstractEventLoop | None = None
         self._closing: list[futures.Future[None]] = []
-        self._telling: list[None] = []
         self._ended: list[futures.Future[None]] = []
+        self._forget_threads()
+        self._start()
+        live.add(self)
+        stats.live.add(self)
+
+    def _forget_threads(self) -> None:
+        """No thread is at it: at the begin, and in a child process, where others are not."""
+        self._lock = threading.RLock()  # a handler of a signal may come round before its thread is known
+        self._at_work = 0  # the identifier of the thread that has it
+        self._joining = threading.RLock()
+        self._telling: list[None] = []
+
+    def _start(self) -> None:
+        """Begin with a scheduler that has nothing. What is queued stays: who queues something else misses nothing."""
         self.limits = limits.Limits()
         self.options.fill(self.limits, self._most, self._learns_in_flight)
         self.core = calls.Turns(self.limits, self._policy(), self.clock, driver.new_batch_id)
@@ -219,11 +230,14 @@ class Batcher:
     def flush(self) -> None:
         """Put in what was called in this turn of an event loop."""
         self._flushing = None
-        if not self._arrived:
-            return
+        if self._arrived:
+            self.post(self._submit, self._taken_from_turn())
+
+    def _taken_from_turn(self) -> list[calls.Call]:
+        """What was called in this turn of an event loop; nobody joins these calls any more."""
         with self._joining:
             arrived, self._arrived, self._gathering = self._arrived, [], {}
-        self.post(self._submit, arrived)
+        return arrived
 
     def withdraw(self, call: calls.Call) -> None:
         """Somebody does not wait for a call any more; others may."""
@@ -299,8 +313,9 @@ class Batcher:
 
     def give_up(self, words: str) -> None:
         """Refuse all that is open, for good."""
-        self._is_closed = True
-        self._begin_anew(words)
+        with self._lock:  # no operation is half done
+            self._is_closed = True
+            self._begin_anew(words)
 
     def after_fork(self) -> None:
         """In the child: what the parent accepted is the parent's."""
@@ -343,8 +358,11 @@ class Batcher:
             args: tuple[Any, ...] = ()
             try:
                 self._at_work = threading.get_ident()
-                while operations:
-                    operation, args = operations.popleft()
+                while operations and lock is self._lock:
+                    try:
+                        operation, args = operations.popleft()
+                    except IndexError:  # another thread began anew, and took it
+                        break
                     operation(*args)
             except Exception as error:
                 self.recorder.bug("scheduling failed for a reason that is a bug", error)
@@ -353,7 +371,7 @@ class Batcher:
                 self._begin_anew("scheduling was interrupted", args)
                 raise
             finally:
-                if lock is self._lock:  # else it began anew, and another thread may be at it
+                if lock is self._lock:  # else this is a fork that was made here
                     self._at_work = 0
                 lock.release()
 
@@ -365,15 +383,15 @@ class Batcher:
         try:
             while outbox:
                 try:
-                    tell = outbox.popleft()
+                    tell, args = outbox.popleft()
                 except IndexError:  # another thread took it
                     break
                 try:
-                    tell()
+                    tell(*args)
                 except Exception as error:
                     self.recorder.bug("results could not be handed out for a reason that is a bug", error)
                 except BaseException:  # an interrupt; telling again does no harm
-                    outbox.appendleft(tell)
+                    outbox.appendleft((tell, args))
                     raise
         finally:
             telling.pop()
@@ -443,7 +461,7 @@ class Batcher:
         self.compute = hosts.nothing
         closed, self._closing = self._closing, []
         self._ended += closed  # once the last answers were handed out, which another thread may be at
-        self._outbox.append(_nothing_to_tell)
+        self._outbox.append((_nothing_to_tell, ()))
 
     def _abort(self, words: str) -> None:
         """The time for closing is over."""
@@ -453,16 +471,21 @@ class Batcher:
 
     def _begin_anew(self, words: str, failed: Sequence[Any] = (), *, is_fork: bool = False) -> None:
         """Refuse everything open, also what is in the arguments of an operation that failed, and begin with nothing."""
-        core, operations, host = self.core, self._operations, self.host
-        tracing = self.recorder.tracing
-        lost = [*self._arrived, *cast(Sequence[calls.Call], _as_of_now(core.open_requests))]
-        for args in (failed, *[args for _, args in _as_of_now(lambda: tuple(operations))]):
-            lists = [argument for argument in args if isinstance(argument, list | tuple)]
-            lost += [call for each in lists for call in each if isinstance(call, calls.Call)]  # not results
+        core, host, tracing = self.core, self.host, self.recorder.tracing
+        if is_fork:
+            self._forget_threads()
+        self._start()  # before anything is looked at: what comes meanwhile is the new scheduler's, or still queued
+        lost = [*self._taken_from_turn(), *cast(Sequence[calls.Call], _as_of_now(core.open_requests))]
+        lost += [*_calls_in(failed), *self._taken_from_queue(self._operations)]
+        if is_fork:  # a thread that is not here was to hand these out
+            lost += self._taken_from_queue(self._outbox)
+        lost = list(dict.fromkeys(lost))
         for call in lost:
             call.end() if is_fork else call.close()
-        closing = [*self._closing, *self._ended]
-        self._start()
+        closing: list[futures.Future[None]] = []
+        for those in (self._closing, self._ended):
+            while those:
+                closing.append(those.pop())
         with contextlib.suppress(Exception):  # it may be in the midst of something
             core.abort(failures.Closed(words))
             host.end()
@@ -479,6 +502,18 @@ class Batcher:
             self.recorder.refused(failures.Closed(), sum([call.callers for call in lost]))
         futures.settle([*refusals, *((future, None, None) for future in closing)])
 
+    def _taken_from_queue(self, queue: deque[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[calls.Call]:
+        """The calls that are to be put in, or told something; what else is queued stays there."""
+        found: list[calls.Call] = []
+        for _ in range(len(queue)):
+            with contextlib.suppress(IndexError):  # another thread took it
+                operation, args = queue.popleft()
+                if those := _calls_in(args):
+                    found += those
+                else:
+                    queue.append((operation, args))
+        return found
+
     # --- the driver's executor and replier ---------------------------------------------------------------------
 
     def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
@@ -492,12 +527,12 @@ class Batcher:
 
     def answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
         """Results; callers get them once the lock is free."""
-        self._outbox.append(functools.partial(self._hand_out, answers))
+        self._outbox.append((self._hand_out, (answers,)))
 
     def refuse(self, request: Any, error: errors.CarpoolError) -> None:
         """Why there are none."""
         self.recorder.refused(error, request.callers)
-        self._outbox.append(functools.partial(self._hand_refusal, request, error))
+        self._outbox.append((self._hand_refusal, (request, error)))
 
     def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
         arrived = outcomes.hand_over(answers)

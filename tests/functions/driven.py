@@ -126,22 +126,28 @@ class DrivenFunction:
         for item in items:
             future = arrived[-1].join(item) if arrived else None
             if future is None:
-                turn = calls.Turn(
-                    (key,),
-                    timeout or self.options.timeout,
-                    priority,
-                    Loop(),  # type: ignore[arg-type]
-                    self.batcher.room(0),
-                    threading.RLock(),
-                    lambda: None,
-                )
-                turn.arguments, turn.owner, turn.replier = ((), {"key": key}), None, self.batcher
-                arrived.append(turn)
-                future = turn.join(item)
+                arrived.append(self.turn(key, timeout, priority))
+                future = arrived[-1].join(item)
             assert future is not None
             made.append(future)
         self.batcher.post(self.batcher._submit, arrived)
         return made
+
+    def turn(
+        self, key: str, timeout: float | None, priority: int, on_close: Callable[[], object] = lambda: None
+    ) -> calls.Turn:
+        """Of an event loop, for calls that are not put in yet."""
+        turn = calls.Turn(
+            (key,),
+            timeout or self.options.timeout,
+            priority,
+            Loop(),  # type: ignore[arg-type]
+            self.batcher.room(0),
+            threading.RLock(),
+            on_close,
+        )
+        turn.arguments, turn.owner, turn.replier = ((), {"key": key}), None, self.batcher
+        return turn
 
     def answer(self, batch: Out, returned: Any) -> None:
         """The function returns."""

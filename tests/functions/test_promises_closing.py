@@ -150,6 +150,48 @@ def test_giving_up_answers_everybody_though_other_threads_call_and_cancel_meanwh
     assert type(future.exception(0)) is carpool.Closed
 
 
+@pytest.mark.parametrize("meanwhile", ["is put in", "is answered", "is closed"])
+def test_what_another_thread_does_while_all_is_refused_is_answered_too(meanwhile: str) -> None:
+    """It comes after the look at what is open, and before that is refused: as a turn among it ends."""
+    driven = DrivenFunction(max_batch_size=1, max_latency=0.0, max_in_flight=1)
+    late: list[Any] = []
+
+    def act() -> None:
+        if meanwhile == "is put in":
+            late.append(driven.call(Item("late"), False, "key", None, 0))
+        elif meanwhile == "is answered":
+            driven.answer(driven.out[0], ["answer"])
+        else:
+            late.append(driven.batcher.close())
+
+    before = [driven.call(Item(text), False, "key", None, 0) for text in ("travels", "waits")]
+    turn = driven.turn("key", None, 0, act)
+    before.append(turn.join(Item("joins")))  # type: ignore[arg-type]
+    driven.batcher._operations.append((driven.batcher._submit, ([turn],)))
+    driven.batcher._begin_anew("its event loop has ended")
+    assert {"answer", carpool.Closed} >= set(kinds([outcome(future) for future in before]))
+    if meanwhile == "is put in":
+        driven.answer(next(out for out in driven.out if out.texts == ["late"]), ["answer"])
+        assert late[0].result(1) == "answer"
+    else:
+        assert [future.result(1) for future in late] == [None] * len(late)
+
+
+def test_answers_that_were_to_be_handed_out_as_all_was_refused_still_are() -> None:
+    driven = DrivenFunction(max_batch_size=1, max_latency=0.0)
+    future = driven.call(Item("one"), False, "key", None, 0)
+    done = driven.out[0].done
+
+    def fails(outcome: Any) -> None:
+        assert done is not None
+        done(outcome)
+        raise ValueError("a bug, once the answer is to be handed out")
+
+    driven.out[0].done = fails
+    driven.answer(driven.out[0], ["answer"])
+    assert future.result(1) == "answer"
+
+
 @every_way
 async def test_a_function_may_close_itself(way: Way) -> None:
     """It cannot wait for that, but the answers of its batch and of all accepted before still come."""
