@@ -195,13 +195,21 @@ def test_a_figure_is_the_median_of_the_setting_that_is_best_in_it() -> None:
 
 
 def test_the_best_peer_is_what_a_target_is_held_against() -> None:
-    found = [outcome(OURS, ZERO, rate=290.0), outcome(PEER, ZERO, rate=100.0), outcome(OTHER, ZERO, rate=90.0)]
+    times = targets.TIMES[ZERO.name].here
+    mine = 100 * times - 10
+    found = [outcome(OURS, ZERO, rate=mine), outcome(PEER, ZERO, rate=100.0), outcome(OTHER, ZERO, rate=90.0)]
     (verdict,) = targets.verdicts(found)
     assert not verdict.is_met
-    assert verdict.ours == "2.90 times: 290/s (Carpool (def))"
+    assert verdict.target == f"zero cost, 64 asyncio callers: {times:g} times the best peer's items/s"
+    assert verdict.ours == f"{mine / 100:.2f} times: {mine:.0f}/s (Carpool (def))"
     assert verdict.peer == "100/s (batched.aio (def))"
-    (verdict,) = targets.verdicts([outcome(OURS, ZERO, rate=300.0), *found[1:]])
+    (verdict,) = targets.verdicts([outcome(OURS, ZERO, rate=100 * times), *found[1:]])
     assert verdict.is_met
+
+
+def test_a_wheel_that_is_compiled_is_asked_for_more_than_plain_python() -> None:
+    asked = {name: (each.pure, each.compiled) for name, each in targets.TIMES.items()}
+    assert asked == {"zero-asyncio-64": (1.5, 2), "zero-asyncio-1000": (1.5, 2), "zero-threads-64": (1.2, 1.2)}
 
 
 def test_what_the_loop_alone_does_is_no_peer() -> None:
