@@ -16,7 +16,6 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
@@ -43,26 +42,22 @@ B = TypeVar("B")
 O = TypeVar("O")  # noqa: E741
 
 
-class Choices(TypedDict, total=False):
-    """The options as keyword arguments, but for `merge`, which decides about types."""
+class Choices(options.Changes, total=False):
+    """The options as keyword arguments, but for `each` and `merge`, which decide about types."""
 
-    max_batch_size: int
-    max_latency: float | None
-    slo: float | None
-    max_in_flight: int | None
-    timeout: float | None
-    max_queue: int | None
     cost: Callable[[Any], float] | None
-    max_batch_cost: float | None
     length: Callable[[Any], int] | None
-    allowed_batch_sizes: Sequence[int]
-    small_batch_threshold: int
-    isolate: options.Isolate
     dedupe: options.Dedupe
     cache: options.Cache | None
     key: Callable[..., Hashable] | None
     pad_with: Any
     name: str | None
+
+
+class Single(Choices, total=False):
+    """The same where no items are merged."""
+
+    merge: None
 
 
 class Rows(Protocol[Row]):
@@ -73,10 +68,19 @@ class Rows(Protocol[Row]):
     def __getitem__(self, index: int, /) -> Row: ...
 
 
-# What a function returns for its items: an exception in a list fails its item.
 if TYPE_CHECKING:
+    # What a function returns for its items, or yields: an exception in a list fails its item.
     List = Rows[R | Exception] | Awaitable[Rows[R | Exception]]
     Lists = Iterable[Rows[R | Exception | End]] | AsyncIterable[Rows[R | Exception | End]]
+    # What is decorated.
+    Returns = Callable[Concatenate[list[T], P], List[R]]
+    Yields = Callable[Concatenate[list[T], P], Lists[R]]
+    MethodReturns = Callable[Concatenate[S, list[T], P], List[R]]
+    MethodYields = Callable[Concatenate[S, list[T], P], Lists[R]]
+    OfClass = classmethod[S, Concatenate[list[T], P], List[R]]
+    OfNothing = staticmethod[Concatenate[list[T], P], List[R]]
+    Joins = Callable[Concatenate[T, P], R]  # of a merge
+    MethodJoins = Callable[Concatenate[S, T, P], R]
 
 
 class BatchedMethod(Generic[S, P, T, R]):
@@ -114,56 +118,28 @@ class BatchedStreamMethod(Generic[S, P, T, R]):
 
 
 class Decorator(Protocol):
-    """The type of `carpool.batched`, with a function or with options alone."""
+    """The type of `carpool.batched`, with a function, with options alone, or with both."""
 
     @overload
-    def __call__(self, *, each: Sequence[str], merge: None = ..., **options: Unpack[Choices]) -> EachDecorator: ...
+    def __call__(self, *, each: Sequence[str], **options: Unpack[Single]) -> EachDecorator: ...
     @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[list[T], P], List[R]], /, *, merge: None = ..., **options: Unpack[Choices]
-    ) -> Batched[P, T, R]: ...
+    def __call__(self, function: Returns[T, P, R], /, **options: Unpack[Single]) -> Batched[P, T, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[list[T], P], Lists[R]], /, *, merge: None = ..., **options: Unpack[Choices]
-    ) -> BatchedStream[P, T, R]: ...
+    def __call__(self, function: Yields[T, P, R], /, **options: Unpack[Single]) -> BatchedStream[P, T, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(
-        self,
-        function: Callable[Concatenate[S, list[T], P], List[R]],
-        /,
-        *,
-        merge: None = ...,
-        **options: Unpack[Choices],
+        self, function: MethodReturns[S, T, P, R], /, **options: Unpack[Single]
     ) -> BatchedMethod[S, P, T, R]: ...
     @overload
     def __call__(
-        self,
-        function: Callable[Concatenate[S, list[T], P], Lists[R]],
-        /,
-        *,
-        merge: None = ...,
-        **options: Unpack[Choices],
+        self, function: MethodYields[S, T, P, R], /, **options: Unpack[Single]
     ) -> BatchedStreamMethod[S, P, T, R]: ...
     @overload
-    def __call__(
-        self,
-        function: classmethod[S, Concatenate[list[T], P], List[R]],
-        /,
-        *,
-        merge: None = ...,
-        **options: Unpack[Choices],
-    ) -> Batched[P, T, R]: ...
+    def __call__(self, function: OfClass[S, T, P, R], /, **options: Unpack[Single]) -> Batched[P, T, R]: ...
     @overload
-    def __call__(
-        self,
-        function: staticmethod[Concatenate[list[T], P], List[R]],
-        /,
-        *,
-        merge: None = ...,
-        **options: Unpack[Choices],
-    ) -> Batched[P, T, R]: ...
+    def __call__(self, function: OfNothing[T, P, R], /, **options: Unpack[Single]) -> Batched[P, T, R]: ...
     @overload
-    def __call__(self, *, merge: None = ..., **options: Unpack[Choices]) -> OptionsDecorator: ...
+    def __call__(self, **options: Unpack[Single]) -> Decorator: ...
     @overload
     def __call__(self, *, merge: arrays, **options: Unpack[Choices]) -> ArraysDecorator: ...
     @overload
@@ -172,16 +148,16 @@ class Decorator(Protocol):
     ) -> MergeDecorator[I, B, O, R]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[T, P], Awaitable[R]], /, *, merge: arrays, **options: Unpack[Choices]
+        self, function: Joins[T, P, Awaitable[R]], /, *, merge: arrays, **options: Unpack[Choices]
     ) -> BatchedArrays[P, T, R]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[T, P], R], /, *, merge: arrays, **options: Unpack[Choices]
+        self, function: Joins[T, P, R], /, *, merge: arrays, **options: Unpack[Choices]
     ) -> BatchedArrays[P, T, R]: ...
     @overload
     def __call__(
         self,
-        function: Callable[Concatenate[B, P], O | Awaitable[O]],
+        function: Joins[B, P, O | Awaitable[O]],
         /,
         *,
         merge: merging.Merge[I, B, O, R],
@@ -189,38 +165,17 @@ class Decorator(Protocol):
     ) -> Batched[P, I, R]: ...
 
 
-class OptionsDecorator(Protocol):
-    """`batched` with options, before it has its function."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, function: Callable[Concatenate[list[T], P], Lists[R]], /) -> BatchedStream[P, T, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, function: Callable[Concatenate[S, list[T], P], List[R]], /) -> BatchedMethod[S, P, T, R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, list[T], P], Lists[R]], /
-    ) -> BatchedStreamMethod[S, P, T, R]: ...
-    @overload
-    def __call__(self, function: classmethod[S, Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...
-    @overload
-    def __call__(self, function: staticmethod[Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...
-
-
 class EachDecorator(Protocol):
     """`batched` with `each`, before it has its function: which arguments a call takes, no checker can tell."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[list[T], ...], List[R]], /) -> Batched[..., T, R]: ...
+    def __call__(self, function: Returns[T, ..., R], /) -> Batched[..., T, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[list[T], ...], Lists[R]], /) -> BatchedStream[..., T, R]: ...
+    def __call__(self, function: Yields[T, ..., R], /) -> BatchedStream[..., T, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[S, list[T], ...], List[R]], /) -> BatchedMethod[S, ..., T, R]: ...
+    def __call__(self, function: MethodReturns[S, T, ..., R], /) -> BatchedMethod[S, ..., T, R]: ...
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, list[T], ...], Lists[R]], /
-    ) -> BatchedStreamMethod[S, ..., T, R]: ...
+    def __call__(self, function: MethodYields[S, T, ..., R], /) -> BatchedStreamMethod[S, ..., T, R]: ...
 
 
 class BoundArrays(Generic[P, R]):
@@ -256,18 +211,18 @@ class ArraysDecorator(Protocol):
     """`batched` with `merge=carpool.arrays(…)`, before it has its function."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[T, P], Awaitable[R]], /) -> BatchedArrays[P, T, R]: ...
+    def __call__(self, function: Joins[T, P, Awaitable[R]], /) -> BatchedArrays[P, T, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[T, P], R], /) -> BatchedArrays[P, T, R]: ...
+    def __call__(self, function: Joins[T, P, R], /) -> BatchedArrays[P, T, R]: ...
 
 
 class MergeDecorator(Generic[I, B, O, R]):
     """`batched` with a `merge` of one's own, before it has its function."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[B, P], O | Awaitable[O]], /) -> Batched[P, I, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, function: Joins[B, P, O | Awaitable[O]], /) -> Batched[P, I, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[Concatenate[S, B, P], O | Awaitable[O]], /) -> BatchedMethod[S, P, I, R]: ...
+    def __call__(self, function: MethodJoins[S, B, P, O | Awaitable[O]], /) -> BatchedMethod[S, P, I, R]: ...
     def __call__(self, function: Any, /) -> Any:
         raise NotImplementedError
 
