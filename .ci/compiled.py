@@ -30,7 +30,7 @@ FOLDERS = {"carpool": ROOT, "carpool_sidecar": ROOT / "sidecar"}
 # of mypyc), settings, and whatever a request on its common way does not cross.
 MODULES = {
     "carpool": """
-        functions.calls functions.policies
+        functions.calls
         measures
         runtime.deadline_timer runtime.driver
         scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.call_limits scheduling.full_size

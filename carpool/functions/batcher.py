@@ -26,14 +26,12 @@ from typing import Any, TypeVar, cast
 from carpool import errors
 from carpool.functions import (
     calls,
+    collected,
     current,
     futures,
     hosts,
     inline,
     options,
-    outcomes,
-    policies,
-    sharing,
     stats,
     streams,
     waiting,
@@ -105,7 +103,7 @@ class Batcher:
         self.name = name
         self.options = chosen
         self.recorder = stats.Recorder()
-        self.under_way = sharing.UnderWay()
+        self.under_way = collected.UnderWay()
         self._make_host = make_host
         self.compute = compute
         self.on_loop_end: weakref.WeakMethod[Callable[[], None]] | None = None
@@ -150,7 +148,7 @@ class Batcher:
     def _policy(self) -> policy.Policy:
         if self.options.max_latency is not None:
             return window.Window(self.limits)
-        return policies.Adaptive(self.limits, _TICK, functools.partial(waiting.is_stuck, self))
+        return calls.Adaptive(self.limits, _TICK, functools.partial(waiting.is_stuck, self))
 
     # --- what callers do ---------------------------------------------------------------------------------------
 
@@ -491,9 +489,7 @@ class Batcher:
             host.end()
         if tracing is not None and not is_fork:
             tracing.forget()
-        refusals = [
-            each for call in lost for each in outcomes.of_refusal(call, failures.Closed(f"{self.name}: {words}"))
-        ]
+        refusals = [each for call in lost for each in call.refusals(failures.Closed(f"{self.name}: {words}"))]
         if is_fork:
             for call in lost:
                 for tag in call.tags():
@@ -535,12 +531,16 @@ class Batcher:
         self._outbox.append((self._hand_refusal, (request, error)))
 
     def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
-        arrived = outcomes.hand_over(answers)
+        arrived: list[float] = []
+        for answer in answers:
+            call: calls.Call = answer.request  # type: ignore[assignment] # what a driver is given are calls
+            arrived += [call.arrived] * call.callers
+            call.hand_over(answer.pieces)
         self.recorder.finished(arrived, self.clock())
 
     def _hand_refusal(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        words = outcomes.in_words(error, self.name, self.core.waiting_rows, self.options.max_queue)
-        futures.settle(outcomes.of_refusal(call, words))
+        words = failures.in_words(error, self.name, self.core.waiting_rows, self.options.max_queue)
+        futures.settle(call.refusals(words))
 
 
 class _Everything:

@@ -3,12 +3,14 @@
 Nearly all that a scheduler does costs the same for one item as for many, and callers come in crowds. So items join a
 call for as long as the turn lasts, each with a future and a context of its own, and go to the scheduler as one request.
 They are told apart as soon as something is not the same for all of them: one leaves, there is room for some, or the
-function failed. Then there is a call for each, as if they had come alone.
+function failed. Then there is a call for each, as if they had come alone. What the library's scheduler and policy do
+in another way than others stands here too.
 """
 
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -16,8 +18,12 @@ from typing import Any, cast
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
+from carpool.functions import errors as failures
 from carpool.functions import futures, waiting
-from carpool.scheduling import messages, scheduler
+from carpool.functions.futures import Settling
+from carpool.scheduling import adaptive, messages, policy, scheduler
+from carpool.scheduling.backlog import Backlog
+from carpool.scheduling.limits import Limits
 
 Key = tuple[Hashable, ...]
 """The arguments of a call beside its items: positional ones as (type, value), others as (name, type, value)."""
@@ -91,6 +97,27 @@ class Call(messages.Request):
         """Who takes its outcome."""
         return [self.tag] if self.futures is None else list(self.futures)
 
+    def hand_over(self, pieces: Sequence[messages.Piece]) -> None:
+        """Give each who called a result, or an exception of its own."""
+        if self.futures is None:
+            try:
+                self.tag.answered([piece.predictions for piece in pieces])
+            except BaseException as error:  # of a merge, when it joins parts
+                futures.settle(self.refusals(error))
+            return
+        results = pieces[0][2]
+        if [kind for kind in set(map(type, results)) if issubclass(kind, BaseException)]:
+            futures.settle([_settling(*each) for each in zip(self.futures, results, strict=True)])
+        else:
+            futures.settle_all(self.futures, results, self.loop if isinstance(self, Turn) else None)
+
+    def refusals(self, error: BaseException) -> list[Settling]:
+        """An exception of its own for each who called, to be settled; a stream has it at once."""
+        if self.futures is None and not isinstance(self.tag, futures.Future):
+            self.tag.refused(failures.own(error))
+            return []
+        return [(future, None, failures.own(error)) for future in self.tags()]
+
     # --- the source of its futures -----------------------------------------------------------------------------
 
     @property
@@ -113,6 +140,10 @@ class Call(messages.Request):
     def needs(self) -> Sequence[waiting.Need]:
         """Itself."""
         return ((self.replier, self),)
+
+
+def _settling(future: futures.Future[Any], result: Any) -> Settling:
+    return (future, None, failures.own(result)) if failures.is_exception(result) else (future, result, None)
 
 
 class Turn(Call):
@@ -283,3 +314,26 @@ class Turns(scheduler.Scheduler):
         for call in calls:
             self._sequence = call.sequence = self._sequence + 1
             self.backlog.add(call)
+
+
+class Adaptive(adaptive.Adaptive):
+    """When a batch of a function leaves, where that function's batches may wait for each other.
+
+    It waits for no batch that waits for a call behind it: while it `is_stuck`, the next batch leaves at once.
+    """
+
+    def __init__(self, bounds: Limits, tick: float, is_stuck: Callable[[], bool]) -> None:
+        super().__init__(bounds, tick)
+        self._most = bounds
+        self._is_stuck = is_stuck
+
+    @property
+    def max_in_flight(self) -> float:
+        return self._most.max_in_flight if self._is_stuck() else super().max_in_flight
+
+    def choose(self, backlog: Backlog, now: float) -> policy.Decision:
+        decision = super().choose(backlog, now)
+        if not isinstance(decision, policy.Wait) or not self._is_stuck():
+            return decision
+        queue = backlog.due(math.inf, 0.0)
+        return decision if queue is None else policy.Release(queue, messages.Reason.IDLE)

@@ -1,11 +1,19 @@
-"""One future for the results of several items: of a `map`, of a merged item that was cut, or of other futures."""
+"""Futures that are not one item's: of a `map`, of a merged item that was cut, of other futures, of equal calls.
+
+Equal calls that are under way at once are one call (`dedupe="in_flight"`): the first one is put in, and who calls until
+it has its answer joins. Each caller has a future and an exception of its own, and may leave: the call is cancelled once
+all have.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from carpool import errors as carpool_errors
 from carpool.functions import errors, futures, merging, waiting
 
 R = TypeVar("R")
@@ -19,7 +27,7 @@ class MapFuture(futures.Future[list[Any]]):
         self.known: dict[int, Any] = {}
         self._count = count
 
-    def answered(self, parts: Sequence[Sequence[Any]]) -> futures.Settling:
+    def answered(self, parts: Sequence[Sequence[Any]]) -> None:
         """What the function returned for those that were not known, in parts."""
         results: list[Any] = []
         for part in parts:
@@ -27,11 +35,7 @@ class MapFuture(futures.Future[list[Any]]):
         if self.known:
             found = iter(results)
             results = [self.known[place] if place in self.known else next(found) for place in range(self._count)]
-        return _together(self, results, returns_exceptions=False)
-
-    def refused(self, error: Exception) -> futures.Settling:
-        """Why there are none."""
-        return self, None, error
+        futures.settle([_together(self, results, returns_exceptions=False)])
 
 
 class MergedFuture(futures.Future[Any]):
@@ -41,15 +45,10 @@ class MergedFuture(futures.Future[Any]):
         super().__init__()
         self._merge = merge
 
-    def answered(self, parts: Sequence[Sequence[Any]]) -> futures.Settling:
-        """Its share, in parts."""
-        if len(parts) == 1:
-            return self, parts[0][0], None
-        return self, merging.rejoin(self._merge, [part[0] for part in parts]), None
-
-    def refused(self, error: Exception) -> futures.Settling:
-        """Why there is none."""
-        return self, None, error
+    def answered(self, parts: Sequence[Sequence[Any]]) -> None:
+        """Its share, in parts. Raises what `merge` raises."""
+        share = parts[0][0] if len(parts) == 1 else merging.rejoin(self._merge, [part[0] for part in parts])
+        futures.settle([(self, share, None)])
 
 
 def all_of(
@@ -136,3 +135,97 @@ def _together(future: futures.Future[Any], results: list[Any], *, returns_except
                     mine.add_note(f"item {place} of {len(results)} failed")
                 return future, None, mine
     return future, results, None
+
+
+# --- equal calls ------------------------------------------------------------------------------------------------
+
+
+class UnderWay:
+    """The calls of one batcher that may be joined."""
+
+    # Mutable state: the calls, by what makes others equal to them.
+    def __init__(self) -> None:
+        self._calls: dict[Hashable, _Shared] = {}
+
+    def join(self, same: Hashable, begin: Callable[[futures.Future[Any]], object]) -> futures.Future[Any]:
+        """A future for the caller, of the call under way or of one that `begin` puts in. Raises what that raises."""
+        while True:
+            shared = self._calls.get(same)
+            if shared is not None and (joined := shared.join()) is not None:
+                return joined
+            made = _Shared()
+            if shared is None and self._calls.setdefault(same, made) is not made:
+                continue  # another thread was first
+            self._calls[same] = made
+            made.leader.add_done_callback(functools.partial(self._forget, same, made))
+            joined = made.join()
+            try:
+                begin(made.leader)
+            except BaseException as error:
+                futures.settle([(made.leader, None, error)])  # of others who have joined meanwhile
+                raise
+            if joined is not None:
+                return joined
+
+    def forget_locks(self) -> None:
+        """After a fork: whoever held them is not there any more."""
+        for shared in self._calls.values():
+            shared.forget_locks()
+
+    def _forget(self, same: Hashable, shared: _Shared, _: object) -> None:
+        if self._calls.get(same) is shared:
+            del self._calls[same]
+
+
+class _Shared(_Parts):
+    """One call and those who wait for it: the source of their futures."""
+
+    # Mutable state, under the lock: the callers that are left, and whether more may join.
+    def __init__(self) -> None:
+        self.leader: futures.Future[Any] = futures.Future()
+        super().__init__([self.leader], are_cancelled=True)
+        self._callers: set[futures.Future[Any]] = set()
+        self._is_open = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()  # the garbage collector may come round and let one go
+
+    def forget_locks(self) -> None:
+        """After a fork."""
+        self._begin()
+        for future in self._callers:
+            future.forget_locks()
+
+    def join(self) -> futures.Future[Any] | None:
+        """One caller more, or None if all have left."""
+        future: futures.Future[Any] = futures.Future(self)
+        with self._lock:
+            if not self._is_open:
+                return None
+            self._callers.add(future)
+        self.leader.add_done_callback(lambda leader: _pass_on(leader, future))
+        return future
+
+    def withdraw(self, future: Any) -> None:
+        """One caller less."""
+        with self._lock:
+            self._callers.discard(future)
+            self._is_open = bool(self._callers)
+        if not self._is_open:
+            super().withdraw(future)
+
+
+def _pass_on(leader: futures.Future[Any], future: futures.Future[Any]) -> None:
+    if leader.cancelled():
+        future.cancel()
+        return
+    error = leader.exception()
+    if error is None:
+        futures.settle([(future, leader.result(), None)])
+        return
+    mine = errors.own(error)
+    cause = carpool_errors.raw(error, "__cause__")
+    if cause is not None:
+        carpool_errors.put(mine, "__cause__", cause)
+    futures.settle([(future, None, mine)])

@@ -69,6 +69,28 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(kind is MemoryError or _name(kind) == "OutOfMemoryError" for kind in type(error).__mro__)
 
 
+def in_words(error: errors.CarpoolError, name: str, waiting: int, most: int | None) -> errors.CarpoolError:
+    """The scheduler's errors in the words of a function, of which so many items wait and this many may."""
+    if type(error) is errors.Draining:
+        return Closed(f"{name} is closed")
+    if type(error) is errors.Overloaded:
+        return errors.Overloaded(
+            f"{waiting} items wait for {name} already; max_queue is {most}", error.retry_after or 1
+        )
+    if type(error) is errors.PayloadTooLarge:
+        return errors.PayloadTooLarge(f"more items than max_queue, which is {most}")
+    if type(error) is errors.NotIsolated:
+        return errors.NotIsolated(
+            f"{name} failed for a batch with this item and others in it, and there are too many such batches to find "
+            "out whose fault it was"
+        )
+    if type(error) is errors.CarpoolError:
+        return errors.CarpoolError(f"{name} could not be called for a reason that is a bug; the log has it")
+    if type(error) is errors.DeadlineExceeded:
+        return errors.DeadlineExceeded(f"{name} gave no result within the timeout")
+    return error
+
+
 # From here on nothing is trusted: other people's exceptions may refuse to be written to, copied or turned into text.
 
 

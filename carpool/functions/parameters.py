@@ -26,7 +26,7 @@ class Parameters:
     Raises TypeError that names what in `each` cannot be one, and why.
     """
 
-    # Mutable state: what calls looked like, _known and _no_arguments.
+    # Mutable state: _known, what calls looked like.
     def __init__(self, function: Callable[..., Any], name: str, each: Sequence[str] = ()) -> None:
         self.each = tuple(each)
         self._name = name
@@ -35,7 +35,6 @@ class Parameters:
             self._whole = inspect.signature(function)
         self._shared = self._without_each() if each else self._whole
         self._known: dict[Hashable, tuple[calls.Key, calls.Arguments]] = {}
-        self._no_arguments: dict[bool, tuple[calls.Key, calls.Arguments]] = {}
 
     @property
     def name_an_owner(self) -> bool:
@@ -64,13 +63,6 @@ class Parameters:
         return self._whole.replace(parameters=[one for one in every if one.name not in self.each])
 
     # --- calls -------------------------------------------------------------------------------------------------
-
-    def no_arguments(self, *, has_owner: bool) -> tuple[calls.Key, calls.Arguments]:
-        """As `arguments` for a call without any."""
-        found = self._no_arguments.get(has_owner)
-        if found is None:
-            found = self._no_arguments[has_owner] = self.arguments((), {}, has_owner=has_owner)
-        return found
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, has_owner: bool

@@ -21,12 +21,12 @@ from carpool.functions import (
     current,
     futures,
     inline,
-    kept,
     merging,
     options,
     stats,
     streams,
 )
+from carpool.functions import cache as caches
 from carpool.functions import function as functions
 
 P = ParamSpec("P")
@@ -221,10 +221,7 @@ class View:
         by.submit(call)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[calls.Key, calls.Arguments]:
-        has_owner = self._owner is not None
-        if args or kwargs:
-            return self._function.parameters.arguments(args, kwargs, has_owner=has_owner)
-        return self._function.parameters.no_arguments(has_owner=has_owner)
+        return self._function.parameters.arguments(args, kwargs, has_owner=self._owner is not None)
 
     def _with_own(self, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _OneItem:
         """An item with the arguments that `each` names, and the others."""
@@ -250,7 +247,7 @@ class View:
         self, chosen: options.Options, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Hashable | None:
         """What a cache has an item's result under, and what equal calls have in common; None if there is no such."""
-        return kept.key(chosen, item, self._cached_under(self._arguments(args, kwargs)[0]))
+        return caches.key(chosen, item, self._cached_under(self._arguments(args, kwargs)[0]))
 
     def _is_method_itself(self) -> bool:
         """Whether this is a method, and no instance's."""
@@ -325,7 +322,7 @@ class Batched(View, Generic[P, T, R]):
         if payload:
             self._submit(by, future, payload, args, kwargs)
         else:
-            futures.settle([future.answered([])])
+            future.answered([])
         return cast(futures.Future[list[R]], future)
 
     def warm_up(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[list[Any]]:
@@ -358,7 +355,7 @@ class Batched(View, Generic[P, T, R]):
             raise TypeError(
                 f"{self._function.name} cannot keep a result for {item!r}, which has no key that is hashable"
             )
-        return kept.put(cache, under, result)
+        return caches.put(cache, under, result)
 
     def forget(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Have the cache forget the result of a call with this item; what its `delete` returns, as `prime` does.
@@ -382,7 +379,7 @@ class Batched(View, Generic[P, T, R]):
         return chosen.cache, self._cache_key(chosen, item, args, kwargs)
 
     def _kept(self, chosen: options.Options, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return kept.get(cast(options.Cache, chosen.cache), self._cache_key(chosen, item, args, kwargs))
+        return caches.get(cast(options.Cache, chosen.cache), self._cache_key(chosen, item, args, kwargs))
 
     def _forget(self) -> None:
         self._turn = None

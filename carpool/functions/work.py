@@ -16,7 +16,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, cast
 
 from carpool import errors
-from carpool.functions import calls, current, kept, merging, options, parameters, stats, waiting
+from carpool.functions import cache as caches
+from carpool.functions import calls, current, merging, options, parameters, stats, waiting
 from carpool.functions import errors as failures
 from carpool.runtime import driver
 from carpool.scheduling import messages
@@ -189,7 +190,7 @@ class Work:
     async def ask_cache(self) -> bool:
         """Ask that cache for all items; whether any is left to be computed."""
         cache = cast(options.Cache, self._options.cache)
-        asked = [kept.waited(kept.get(cache, self._cache_key(item)), "get") for item in self.items]
+        asked = [caches.waited(caches.get(cache, self._cache_key(item)), "get") for item in self.items]
         found = await asyncio.gather(*asked)
         self._known = {place: result for place, result in enumerate(found) if result is not None}
         self._recorder.cache_hits += len(self._known)
@@ -199,7 +200,7 @@ class Work:
     async def tell_cache(self) -> None:
         """Have that cache keep what was computed."""
         cache = cast(options.Cache, self._options.cache)
-        await asyncio.gather(*[kept.waited(kept.put(cache, key, result), "keep") for key, result in self._new])
+        await asyncio.gather(*[caches.waited(caches.put(cache, key, result), "keep") for key, result in self._new])
 
     def _keep(self, cache: options.Cache, results: Sequence[Any]) -> None:
         for item, result in zip(self.items, results, strict=True):
@@ -208,11 +209,11 @@ class Work:
             if self._options.cache_is_async:
                 self._new.append((self._cache_key(item), result))
             else:
-                kept.put(cache, self._cache_key(item), result)
+                caches.put(cache, self._cache_key(item), result)
 
     def _cache_key(self, item: Any) -> Hashable | None:
         with contextlib.suppress(Exception):  # whoever called was told, or has no cache
-            return kept.key(self._options, item, self._first.cached_under)
+            return caches.key(self._options, item, self._first.cached_under)
         return None
 
 
@@ -298,7 +299,7 @@ def _different(chosen: options.Options, items: Iterable[Any]) -> tuple[list[Any]
     index: list[int] = []
     for item in items:
         try:
-            place = places.setdefault(kept.identity(chosen, item), len(different))
+            place = places.setdefault(caches.identity(chosen, item), len(different))
         except Exception:  # without a hash nothing is equal, nor if it cannot be compared
             place = len(different)
         if place == len(different):
