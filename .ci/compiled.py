@@ -59,7 +59,7 @@ MODULES = {
         upstream.connection upstream.predictor upstream.streaming
     """,
 }
-NATIVE = {"carpool": "", "carpool_sidecar": "protocols.form_scan protocols.number_lists server.http1.head_lines"}
+NATIVE = {"carpool": "", "carpool_sidecar": "protocols.form_scan protocols.number_lists"}
 """Those that are written in C beside their Python, which knows no such thing."""
 # mypyc's own slicing of bytes (2.4) raises SystemError where the start lies behind the stop; Python's does not, and
 # takes four times as long. A tagged integer is short where its lowest bit is not set.

@@ -27,7 +27,6 @@ from carpool_sidecar.server.http1 import handler
 from carpool_sidecar.server.http1 import heads as heads_
 from carpool_sidecar.server.http2 import headers as http2
 from carpool_sidecar.upstream import predictor
-from tests import native
 from tests.growth import kept
 from tests.server.test_heads import RULES
 
@@ -253,7 +252,6 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         decoder.request(b"".join(http2._field(*each) for each in fields))
 
     encoder = huffman.HuffmanEncoder(huffman_constants.REQUEST_CODES, huffman_constants.REQUEST_CODES_LENGTH)
-    sort = native.in_python("server.http1.head_lines").sorter({}, 1)  # that in C remembers nothing of callers
     plans = heads_.Reader(RULES)
     answering = handler.Handler(RULES, None, None, None)  # type: ignore[arg-type] # it only reads
 
@@ -268,7 +266,6 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         "grpc_answer_heads": (grpc_heads._blocks, grpc_heads.answer_block),
         "grpc_heads": (heads, call_head),
         "header_plans": (plans._plans, plan),
-        "header_names": (sort, lambda text: sort(b"GET / HTTP/1.1\r\nX%b: 1\r\n\r\n" % text)),
         "http2_blocks": (http2._blocks, lambda text: http2.block(((b"x", text),))),
         "http2_heads": (decoder, http2_head),
         "http2_names": (http2._is_short_allowed, lambda text: http2._is_allowed(b"x" + text[:100])),

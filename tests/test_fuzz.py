@@ -23,4 +23,4 @@ def test_an_unknown_target_is_told_with_those_there_are() -> None:
     command = [sys.executable, "-m", "benchmarks.fuzz", "http3"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert "there is no target 'http3'; there are forms, numbers, head_lines" in ended.stderr
+    assert "there is no target 'http3'; there are forms, numbers, json" in ended.stderr

@@ -300,7 +300,6 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_injector.commands": {"carpool_injector.commands"},  # the command line loads them by name
     "carpool_injector.cli": {"carpool_injector.__main__", "carpool_injector.commands"},
     "httptools": {
-        "carpool_sidecar.server.http1.heads",
         "carpool_sidecar.server.http1.messages",
         "carpool_sidecar.upstream.connection",
         "carpool_sidecar.upstream.streaming",

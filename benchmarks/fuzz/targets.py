@@ -31,7 +31,6 @@ class About(NamedTuple):
 TARGETS = {
     "forms": About("benchmarks.fuzz.targets:forms", "forms of rows, in C and in Python"),
     "numbers": About("benchmarks.fuzz.targets:numbers", "lists of numbers, in C and as the JSON parser reads them"),
-    "head_lines": About("benchmarks.fuzz.targets:head_lines", "the lines of heads of HTTP/1.1, in C and in Python"),
     "json": About(
         "tests.protocols.test_against_oracle:test_anything_at_all_is_passed_on_refused_or_understood",
         "bodies with lists by any rule, as the slow reader of the documentation reads them",
@@ -106,17 +105,6 @@ def _in_c(name: str) -> ModuleType:
 def _in_python(name: str) -> ModuleType:
     """Its twin, imported as usual: Atheris sees which branches are taken. (The compiled build has C here, too.)"""
     return importlib.import_module(f"carpool_sidecar.{name}")
-
-
-def head_lines(data: bytes) -> None:
-    from tests.server import test_head_lines as tests
-
-    in_c, in_python = _in_c(tests.NAME), _in_python(tests.NAME)
-    text = data + b"\r\n\r\n"
-    assert in_c.lines(text) == in_python.lines(text)
-    for others in (-1, 0):
-        theirs = in_python.sorter(tests.KINDS, tests.PLACES, others)(text)
-        assert in_c.sorter(tests.KINDS, tests.PLACES, others)(text) == theirs
 
 
 def forms(data: bytes) -> None:

@@ -1,31 +1,28 @@
 """Which requests are plain predict requests, judged by their heads, and what a call needs of those.
 
-Whatever is unusual about a head is left to the reader of any head, so that nothing needs to be decided twice.
-httptools (llhttp) reads a head once. The next one on the same connection often is the same but for its body's length,
-and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers, and with ids of requests, it
-differs in lines that do not matter: then those that do are looked up together.
+Whatever is unusual about a head is left to whoever answers any request, so that nothing needs to be decided twice.
+All heads are read by llhttp (`messages`). The next one on the same connection often is the same but for its body's
+length, and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers, and with ids of
+requests, it differs in fields that do not matter: then those that do are looked up together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
-
-import httptools
-from multidict import CIMultiDict
 
 from carpool.program import shared_names
 from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
-from carpool_sidecar.server.http1 import head_lines, messages
+from carpool_sidecar.server.http1 import messages
 
 MAX_HEAD: Final = 16 * 1024
 """Bytes of a head; longer ones are no plain requests, and are not handed in here."""
 
-_TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
+_TARGET = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 _MAX_DIGITS: Final = 12
 _ZERO: Final = ord("0")
 _LENGTH_LINE = re.compile(rb"\r\ncontent-length: ?([1-9][0-9]{0,11})(?=\r)", re.IGNORECASE)
@@ -37,8 +34,8 @@ UNUSUAL: Final[tuple[str, ...]] = (
 
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 
-# The kinds of lines, as `head_lines` has them. A line of one kind is looked at for its value, which may be new with
-# every request. Other lines mean nothing here, matter as they stand, or mean something unusual.
+# The kinds of fields. One of a kind above 0 is looked at for its value, which may be new with every request. Others
+# mean nothing here, matter as they stand, or mean something unusual.
 _LENGTH: Final = 1
 _REQUEST_ID: Final = 2
 _TRACEPARENT: Final = 3
@@ -47,19 +44,20 @@ _TRACESTATE: Final = 5
 _FORWARDED_FOR: Final = 6
 _AGENT: Final = 7
 _PLACES: Final = 7
+_NOTHING: Final = 0
 _MATTERS: Final = -1
 _UNLIKELY: Final = -2
-_NAMES: Final[dict[int, str]] = {
-    _LENGTH: "content-length", _REQUEST_ID: "x-request-id", _TRACEPARENT: "traceparent",
-    _JSON_SIZE: "inference-header-content-length", _TRACESTATE: "tracestate", _FORWARDED_FOR: "x-forwarded-for",
-    _AGENT: "user-agent",
+_NAMES: Final[dict[int, bytes]] = {
+    _LENGTH: b"content-length", _REQUEST_ID: b"x-request-id", _TRACEPARENT: b"traceparent",
+    _JSON_SIZE: b"inference-header-content-length", _TRACESTATE: b"tracestate", _FORWARDED_FOR: b"x-forwarded-for",
+    _AGENT: b"user-agent",
 }  # fmt: skip
-_KINDS: Final[dict[str, int]] = {
-    **dict.fromkeys([name.lower() for name in (*UNUSUAL, "K-Network-Probe")], _UNLIKELY),
-    **dict.fromkeys(("host", "connection", "proxy-connection", "content-encoding"), _MATTERS),
+_KINDS: Final[dict[bytes, int]] = {
+    **dict.fromkeys([name.lower().encode() for name in (*UNUSUAL, "K-Network-Probe")], _UNLIKELY),
+    **dict.fromkeys((b"host", b"connection", b"proxy-connection", b"content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
 }
-SINGLE: Final[tuple[str, ...]] = ("content-location", "content-range", "etag", "max-forwards", "server")
+SINGLE: Final[tuple[bytes, ...]] = (b"content-location", b"content-range", b"etag", b"max-forwards", b"server")
 """Headers of which a message has one each, beside those that are looked at anyway."""
 
 # Heads are cheap to send: what is remembered of them has to end somewhere.
@@ -131,20 +129,19 @@ class _Plan(NamedTuple):
 class Reader:
     """Reads heads by the rules of predict requests.
 
-    A head is cut into lines, and the lines that matter, together, are looked up among those of heads that were read in
-    full by llhttp: everybody's, as proxies mix callers. Only values that vary are looked at each time, and all other
-    lines only for being lines.
+    The fields of a head that matter, together, are looked up among those of heads that were judged in full:
+    everybody's, as proxies mix callers. Only values that vary are looked at each time.
     """
 
-    # State: _plans by lines that matter; _shared, the templates made or found useful last. Both are bounded.
+    # State: _plans by fields that matter; _shared, the templates made or found useful last. Both are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
-        kinds: dict[str, int] = dict.fromkeys(SINGLE, _UNLIKELY)
-        kinds |= dict.fromkeys(rules.looked_at, _MATTERS) | _KINDS
-        varying = [kind for name in rules.looked_at if (kind := kinds[name]) > 0]
-        self._keyed = [kind for kind in varying if kind != _JSON_SIZE]
-        self._sort: Callable[[bytes], list[str | None] | None] = head_lines.sorter(kinds, _PLACES)
-        self._plans: caches.Cache[str, _Plan] = caches.Cache("header_plans", _MOST_PLANS)
+        looked_at = [name.lower().encode() for name in rules.looked_at]
+        self._kinds: dict[bytes, int] = {
+            **dict.fromkeys(SINGLE, _UNLIKELY), **dict.fromkeys(looked_at, _MATTERS), **_KINDS,
+        }  # fmt: skip
+        self._keyed = [kind for name in looked_at if (kind := self._kinds[name]) > 0 and kind != _JSON_SIZE]
+        self._plans: caches.Cache[bytes, _Plan] = caches.Cache("header_plans", _MOST_PLANS)
         self._shared: list[HeadTemplate] = []
 
     def read(self, text: bytes) -> Plain | None:
@@ -155,19 +152,13 @@ class Reader:
         found = self._sort(text)
         if found is None:
             return None
-        matter, length, request_id, traceparent, json_size, tracestate, caller, agent = found
-        if length is None or not _is_length(length) or matter is None:
+        matter, (_, length, request_id, traceparent, json_size, tracestate, caller, agent) = found
+        if length is None or not _is_length(length):
             return None
         if agent is not None and agent.startswith(local_answers.PROBER_AGENTS):
             return None
-        for kind in self._keyed:
-            value = found[kind]
-            if value is not None:
-                matter += f"\r\n{_NAMES[kind]}:{value}"
-        if json_size is not None:
-            if not _is_size(json_size):
-                return None
-            matter += f"\r\n{_NAMES[_JSON_SIZE]}:0"  # that it is there matters
+        if json_size is not None and not _is_size(json_size):
+            return None
         plan = self._plans.get(matter) or self._plan(matter)
         if plan is None:
             return None
@@ -206,19 +197,53 @@ class Reader:
                 return template, found
         return None
 
-    def _plan(self, matter: str) -> _Plan | None:
-        """Read the lines that matter as a head of their own."""
-        plan = self._read_fully(f"{matter}\r\nContent-Length: 1\r\n\r\n".encode())
+    def _sort(self, text: bytes) -> tuple[bytes, list[str | None]] | None:
+        """The request line and all fields that matter, as a head of their own, and at each kind's place its value.
+
+        None for heads that servers may differ on: with anything but visible ASCII, or with a field twice that is
+        looked at, or that only others know to answer.
+        """
+        if b"\t" in text or not text.isascii():
+            return None
+        try:
+            fields = messages.Parsed(text).fields
+        except messages.Malformed:
+            return None
+        kinds = self._kinds
+        matter = [text[: text.find(b"\r")]]
+        values: list[str | None] = [None] * (_PLACES + 1)
+        for name, value in fields:
+            kind = kinds.get(name.lower(), _NOTHING)
+            if kind > 0:
+                if values[kind] is not None:
+                    return None
+                values[kind] = value.rstrip(b" ").decode()
+            elif kind == _MATTERS:
+                matter.append(name + b": " + value)
+            elif kind != _NOTHING:
+                return None
+        for kind in self._keyed:
+            keyed = values[kind]
+            if keyed is not None:
+                matter.append(_NAMES[kind] + b": " + keyed.encode())
+        if values[_JSON_SIZE] is not None:
+            matter.append(_NAMES[_JSON_SIZE] + b": 0")  # that it is there matters
+        return b"\r\n".join(matter), values
+
+    def _plan(self, matter: bytes) -> _Plan | None:
+        """Read what matters as a head of its own."""
+        plan = self._read_fully(matter + b"\r\nContent-Length: 1\r\n\r\n")
         if plan is not None:
             self._plans.put(matter, plan, len(matter))
         return plan
 
     def _read_fully(self, text: bytes) -> _Plan | None:
-        found = _fields(text)
-        if found is None:
+        try:
+            asked = messages.read_head(text)
+        except messages.Malformed:
             return None
-        target, headers = found
-        if not _is_usual(headers):
+        target, headers = asked.target, asked.headers
+        if not _is_usual(asked):
             return None
         coding = headers.get("Content-Encoding")
         if coding is not None and coding.lower() not in _CODINGS:
@@ -252,46 +277,16 @@ class Reader:
             raise
 
 
-class _Collector:
-    """What httptools calls back with."""
-
-    def __init__(self) -> None:
-        self.target = b""
-        self.headers: list[tuple[str, str]] = []
-
-    def on_url(self, url: bytes) -> None:
-        self.target = url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.decode(), value.rstrip(b" ").decode()))
-
-
-def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
-    """Target and headers of a POST over HTTP/1.1 on a connection to be kept, each header once; else None."""
-    found = head_lines.lines(text)
-    if found is None:
-        return None
-    collector = _Collector()
-    parser = httptools.HttpRequestParser(collector)
-    try:
-        parser.feed_data(text)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return None
-    if not messages.begins_with_request_line(text):
-        return None
-    if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
-        return None
-    headers = CIMultiDict(collector.headers)
-    is_each_once = len({name.lower() for name, _ in collector.headers}) == len(headers) == len(found) - 1
-    return (collector.target.decode(), headers) if is_each_once and _TARGET.fullmatch(collector.target) else None
-
-
-def _is_usual(headers: CIMultiDict[str]) -> bool:
-    if "Host" not in headers or not headers_.is_host(headers["Host"]):
+def _is_usual(asked: messages.RequestHead) -> bool:
+    """Whether this is a POST over HTTP/1.1 on a connection to be kept, with each header once and none that is odd."""
+    headers = asked.headers
+    if asked.method != "POST" or asked.version != messages.HTTP_1_1 or not asked.keep_alive:
         return False
-    if local_answers.is_probe(headers) or local_answers.comes_from_prober(headers):
+    if not _TARGET.fullmatch(asked.target) or len({name.lower() for name in headers}) != len(headers):
         return False
-    if headers.get("Connection", "keep-alive").lower() != "keep-alive":
+    if not headers_.is_host(headers["Host"]) or local_answers.is_probe(headers):
+        return False
+    if local_answers.comes_from_prober(headers) or headers.get("Connection", "keep-alive").lower() != "keep-alive":
         return False
     return not any(name in headers for name in UNUSUAL)
 

@@ -90,14 +90,31 @@ class RequestHead:
         self.passed: tuple[str, bytes] | None = None
 
 
-class _Collector:
-    """What httptools calls back with. It has the `parser` while that parses: each would keep the other alive."""
+class Parsed:
+    """The parts of a complete head, up to and with its empty line, as llhttp reads them: bytes as they came."""
 
-    def __init__(self) -> None:
-        self.parser: httptools.HttpRequestParser | None = None
+    # State: these, as the parser calls back; the parser, while it does: each would keep the other alive.
+    __slots__ = ("_parser", "fields", "is_complete", "keep_alive", "method", "target", "version")
+
+    def __init__(self, text: bytes) -> None:
+        """Raises `Malformed`."""
+        self.method = self.version = ""
         self.target = b""
         self.fields: list[tuple[bytes, bytes]] = []
         self.is_complete = self.keep_alive = False
+        parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = parser
+        try:
+            parser.feed_data(text)
+        except httptools.HttpParserUpgrade:
+            pass  # what is asked for is decided by whoever answers
+        except httptools.HttpParserError as error:
+            raise Malformed(_words(text, error)) from None
+        finally:
+            self._parser = None
+        if not self.is_complete:
+            raise Malformed("this is no request of HTTP/1.1")
+        _check_size(0, len(self.fields))
 
     def on_url(self, url: bytes) -> None:
         self.target += url
@@ -106,38 +123,32 @@ class _Collector:
         self.fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self.is_complete = True
-        self.keep_alive = self.parser is not None and self.parser.should_keep_alive()
+        parser = self._parser
+        if parser is not None:
+            self.is_complete = True
+            self.keep_alive = parser.should_keep_alive()
+            self.method = parser.get_method().decode()
+            self.version = parser.get_http_version()
 
 
 def read_head(text: bytes) -> RequestHead:
     """Read a complete head, up to and with its empty line; raises `Malformed`."""
     _check_size(len(text), 0)
-    collector = _Collector()
-    parser = collector.parser = httptools.HttpRequestParser(collector)
-    try:
-        parser.feed_data(text)
-    except httptools.HttpParserUpgrade:
-        pass  # what is asked for is decided by whoever answers
-    except httptools.HttpParserError as error:
-        raise Malformed(_words(text, error)) from None
-    finally:
-        collector.parser = None
-    if not collector.is_complete or not begins_with_request_line(text):
+    parsed = Parsed(text)
+    if not _REQUEST_LINE.match(text):
         raise Malformed("this is no request of HTTP/1.1")
-    found = [(name.decode(errors="surrogateescape"), _text(value)) for name, value in collector.fields]
+    found = [(name.decode(errors="surrogateescape"), _text(value)) for name, value in parsed.fields]
     headers = CIMultiDict(found)
-    major, _, minor = parser.get_http_version().partition(".")
+    major, _, minor = parsed.version.partition(".")
     version = (int(major), int(minor))
     _check_fields(version, found, headers)
-    method = parser.get_method().decode()
-    target = collector.target.decode(errors="surrogateescape")
+    method = parsed.method
+    target = parsed.target.decode(errors="surrogateescape")
     if method != "CONNECT":
         _check_target(method, target)
-    _check_size(0, len(found))
     chunked = "Transfer-Encoding" in headers
     length = None if chunked else int(headers.get("Content-Length", "").strip(" \t").lstrip("0") or "0")
-    keep_alive = collector.keep_alive and not _may_be_misread(method, version, headers, length)
+    keep_alive = parsed.keep_alive and not _may_be_misread(method, version, headers, length)
     return RequestHead(method, target, version, headers, length, keep_alive)
 
 
@@ -147,11 +158,6 @@ def _check_size(size: int, lines: int) -> None:
         raise HeadTooLarge(f"the head of the request is larger than {MAX_HEAD} bytes")
     if lines > MAX_LINES:
         raise HeadTooLarge(f"the head of the request has more than {MAX_LINES} lines")
-
-
-def begins_with_request_line(head: bytes) -> bool:
-    """Whether the first line of a head is one of HTTP, as everybody reads it; without a version it may be."""
-    return _REQUEST_LINE.match(head) is not None
 
 
 def _may_be_misread(method: str, version: Version, headers: CIMultiDict[str], length: int | None) -> bool:
