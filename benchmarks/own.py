@@ -147,9 +147,8 @@ def open_connections(
     )
     limit = connection_limit.ConnectionLimit(len(transports), lambda: None)
     relays = relay.Relays(streams or streaming.Streams("http://127.0.0.1:1", 5.0), lambda: False, lambda status: None)
-    outcomes = predict.Outcomes(site.driver)
-    answering = handler.Handler(rules, outcomes, relays, cast(readiness.Readiness, None))  # nobody probes
     plain = requests.PlainRequests(rules, site.driver, time.monotonic)
+    answering = handler.Handler(rules, plain, relays, cast(readiness.Readiness, None))  # nobody probes
     server = http1.Server(site.settings, plain, answering, limit)
     opened = [connections.Connection(server) for _ in transports]
     for each, transport in zip(opened, transports, strict=True):

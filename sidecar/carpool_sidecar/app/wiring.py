@@ -285,9 +285,9 @@ class Sidecar:
             self.metrics.internal_errors.labels("passthrough").inc,
         )
         self.metrics.tunnels.set_function(lambda: len(relays.tunnels))
-        outcomes = predict.Outcomes(self.driver, self.timings) if self.settings.enable_batcher else None
-        answering = handler.Handler(rules, outcomes, relays, self.ready, self.upstreams.v1_models())
         plain = requests.PlainRequests(rules, self.driver, self._clock)
+        batched = plain if self.settings.enable_batcher else None
+        answering = handler.Handler(rules, batched, relays, self.ready, self.upstreams.v1_models())
         self._http = http1.Server(self.settings, plain, answering, self.connection_limit)
         await self._http.listen(self.settings.host, self.settings.port, _BACKLOG)
 

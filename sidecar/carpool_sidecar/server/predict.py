@@ -1,7 +1,6 @@
 """The rules of predict requests over HTTP: what is accepted, and how an outcome is told and counted.
 
-Whoever serves one brings its head and body, hands the call to the driver, and writes the response: plain requests with
-callbacks, all others with a coroutine for each, for which `Outcomes` is.
+Whoever serves one (`http1.requests`) brings its head and body, hands the call to the driver, and writes the response.
 """
 
 from __future__ import annotations
@@ -9,19 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Hashable, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 import yarl
 from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
 from carpool.program import shared_names
-from carpool.runtime import driver
-from carpool.scheduling import limits, messages
+from carpool.scheduling import limits
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import body_reader, responses, unread
 from carpool_sidecar.server import headers as headers_
 
@@ -210,62 +206,6 @@ class PredictRules:
         self.metrics.internal_errors.labels("http1").inc()
         log.exception(words)
         return errors.CarpoolError()
-
-
-class Outcomes:
-    """Hands calls to the driver and waits for their outcomes, which have `timings` where those are wanted."""
-
-    def __init__(self, calls_driver: driver.Driver, timings: calls.ServerTimings | None = None) -> None:
-        self._driver = calls_driver
-        self._timings = timings
-
-    async def of(
-        self, head: calls.Head, payload: interface.Payload, size: int, transport: asyncio.Transport | None
-    ) -> calls.Outcome:
-        """Predictions, or why there are none. Cancelling this takes the request out of the queue."""
-        call = _Waiting(head, payload, size)
-        call.replier = self
-        call.transport = transport
-        call.waiter = asyncio.get_running_loop().create_future()
-        self._driver.submit(call)
-        try:
-            return await call.waiter
-        except asyncio.CancelledError:
-            self._driver.cancel(call)
-            raise
-
-    def answer(self, answers: Sequence[messages.Answer], about: interface.BatchPredictions) -> None:
-        """Implements `driver.Replier`."""
-        list_name, members = about.list_name, about.members
-        for call, pieces in answers:
-            waiting = cast(calls.Call, call)
-            timing = None if self._timings is None else self._timings.of(waiting)
-            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format, timing, members))
-
-    def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Implements `driver.Replier`."""
-        _resolve(call, error)
-
-
-class _Waiting(calls.Call):
-    """A call whose outcome a coroutine waits for."""
-
-    __slots__ = ("transport", "waiter")
-    transport: asyncio.Transport | None
-    waiter: asyncio.Future[calls.Outcome]
-
-    @property
-    def origin(self) -> Hashable:
-        """Implements `calls.Call`."""
-        address: Hashable = None if self.transport is None else self.transport.get_extra_info("peername")
-        return address
-
-
-def _resolve(call: calls.Call, outcome: calls.Outcome) -> None:
-    waiter = cast(_Waiting, call).waiter
-    # Between its cancellation and the caller's clean-up a waiter may still be answered.
-    if not waiter.done():
-        waiter.set_result(outcome)
 
 
 def _select(headers: MultiMapping[str], names: Sequence[tuple[str, str]]) -> calls.Headers:

@@ -235,7 +235,8 @@ class Connection(asyncio.Protocol):
                 self._hold(data[at:])
                 return
             pending.append(request)
-            self._requests.submit(request, self._held)
+            self._held.add(0, 1)
+            self._requests.submit(request)
             at = stop
 
     def _read(self, data: bytes, at: int) -> heads.Plain | None:
@@ -405,7 +406,8 @@ class Connection(asyncio.Protocol):
             self._begin_exchange(body.text, b"".join([*parts, following]))
             return
         self._pending.append(request)
-        self._requests.submit(request, self._held)
+        self._held.add(0, 1)
+        self._requests.submit(request)
         self._serve_following(following)
 
     def _serve_following(self, following: bytes) -> None:

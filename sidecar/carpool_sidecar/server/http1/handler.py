@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Coroutine
+import functools
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from multidict import CIMultiDict
@@ -18,7 +18,7 @@ from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers, local_answers, predict, responses
-from carpool_sidecar.server.http1 import exchange, messages, relay
+from carpool_sidecar.server.http1 import exchange, messages, relay, requests
 from carpool_sidecar.upstream import readiness
 
 _MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
@@ -26,7 +26,7 @@ _MOST_HEADS: Final = 512 * 1024  # bytes of heads that are remembered
 
 
 class Handler:
-    """Answers exchanges. `outcomes` is None when batching is off.
+    """Answers exchanges. `plain` is None when batching is off.
 
     `v1_models` answers for a predictor that does not speak v1 itself.
     """
@@ -34,13 +34,13 @@ class Handler:
     def __init__(
         self,
         rules: predict.PredictRules,
-        outcomes: predict.Outcomes | None,
+        plain: requests.PlainRequests | None,
         relays: relay.Relays,
         ready: readiness.Readiness,
         v1_models: local_answers.V1Models | None = None,
     ) -> None:
         self._rules = rules
-        self._outcomes = outcomes
+        self._plain = plain
         self._relays = relays
         self._ready = ready
         self._v1_models = v1_models
@@ -87,7 +87,7 @@ class Handler:
     def _serve(self, asked: exchange.Exchange) -> None:
         """Put it in a batch, or pass it on."""
         head, match = asked.head, None
-        if self._outcomes is not None:
+        if self._plain is not None:
             try:
                 match = self._rules.routes.match(head.method, head.target, head.headers)
             except errors.Unbatchable as verdict:
@@ -95,12 +95,12 @@ class Handler:
             else:
                 if match is None and head.method == "POST":
                     self._metrics.unbatched(errors.NotBatched.OTHER_PATH)
-        if self._outcomes is None or match is None:
+        if self._plain is None or match is None:
             self._pass_on(asked)
         else:
             body = CollectedBody(asked)
             asked.consumer = body
-            self._start(asked, self._batch(asked, body, self._outcomes, match))
+            self._start(asked, self._batch(asked, body, self._plain, match))
 
     # --- own answers -------------------------------------------------------------------------------------------
 
@@ -119,14 +119,13 @@ class Handler:
     # --- calls in batches --------------------------------------------------------------------------------------
 
     async def _batch(
-        self, asked: exchange.Exchange, source: CollectedBody, outcomes: predict.Outcomes, match: routes.Match
+        self, asked: exchange.Exchange, source: CollectedBody, plain: requests.PlainRequests, match: routes.Match
     ) -> None:
-        started = time.perf_counter()  # the loop's own clock may count whole milliseconds
+        """Make a call of a request once its body is read; from then on it is as any other."""
         rules, clock = self._rules, asyncio.get_running_loop().time
-        request = asked.head
-        outcome: calls.Outcome
+        request, started = asked.head, plain.clock()
+        outcome: errors.CarpoolError
         body: bytes | None = None
-        is_accepted = True
         try:
             self._life.check_open()
             if match.by_body is not None:
@@ -138,22 +137,22 @@ class Handler:
                 body = await self._read(source, match)
             head = rules.head(request.target, request.headers, match, route, spent)
             payload = await self._payload(head, body, match)
-            outcome = await outcomes.of(head, payload, len(body), asked.connection.transport)
+            source.call(plain, head, payload, len(body), started)
+            return
         except errors.Unbatchable as verdict:
             self._metrics.unbatched(verdict.reason)
             self._pass_on(asked, body, match.error_words, source)
             return
         except errors.CarpoolError as error:
             # Bare: else this frame and the error keep each other, and the body, alive.
-            outcome, is_accepted = errors.bare(error), False
+            outcome = errors.bare(error)
         except Exception:
-            outcome, is_accepted = rules.bug(), False
-        del body  # while the answer is delivered nothing needs it
+            outcome = rules.bug()
         answer = rules.render_outcome(
             outcome,
-            time.perf_counter() - started,
+            plain.clock() - started,
             is_v1=match.protocol == "v1",
-            is_accepted=is_accepted,
+            is_accepted=False,
             words=match.error_words,
             host=request.headers.get("Host"),
         )
@@ -245,10 +244,11 @@ class Handler:
 
 
 class CollectedBody:
-    """A body that waits to be read. Implements `exchange.Consumer` and `body_reader.Source`."""
+    """A body that waits to be read, and the call made of it. Implements `exchange.Consumer`, `body_reader.Source`."""
 
-    # State: what came and was not read, and its size; what is wrong with the rest; whoever waits for more.
-    __slots__ = ("_exchange", "_size", "_unread", "_waiter", "_words")
+    # State: what came and was not read, and its size; what is wrong with the rest; whoever waits for more; what takes
+    # the call out of its queue.
+    __slots__ = ("_cancel", "_exchange", "_size", "_unread", "_waiter", "_words")
 
     def __init__(self, asked: exchange.Exchange) -> None:
         self._exchange = asked
@@ -256,6 +256,15 @@ class CollectedBody:
         self._size = 0
         self._words = ""
         self._waiter: asyncio.Future[None] | None = None
+        self._cancel: Callable[[], None] | None = None
+
+    def call(
+        self, plain: requests.PlainRequests, head: calls.Head, payload: interface.Payload, size: int, started: float
+    ) -> None:
+        """Make a call of it, which is cancelled when the caller leaves."""
+        made = plain.serve(self._exchange, head, payload, size, started)
+        if not self._exchange.is_answered:
+            self._cancel = functools.partial(plain.driver.cancel, made)
 
     @property
     def headers(self) -> CIMultiDict[str]:
@@ -336,7 +345,9 @@ class CollectedBody:
         """Implements `exchange.Consumer`: this is no tunnel."""
 
     def lost(self) -> None:
-        """Implements `exchange.Consumer`: the task is cancelled."""
+        """Implements `exchange.Consumer`: the task is cancelled, or the call that it made."""
+        if self._cancel is not None:
+            self._cancel()
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
         """Implements `exchange.Consumer`: whoever reads has a time limit of its own."""

@@ -1,7 +1,7 @@
-"""One plain predict request, from a parsed head and a body to the bytes of its answer.
+"""A predict request, from a parsed head and a body to its answer.
 
 The rules are those of `predict`. What is done for a plain request and its answer is written out, as there are so many
-of them; everything else goes the way of any request (`handler`).
+of them. One whose head or body is unusual is read by `handler`, and then is a call like any other.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, cast
 
 from carpool.runtime import driver
-from carpool.scheduling import ledger, messages
+from carpool.scheduling import messages
 from carpool_sidecar import errors, turns
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import content_coding, predict, responses
+from carpool_sidecar.server.http1 import exchange
 
 
 class Connection(Protocol):
@@ -29,9 +30,13 @@ class Connection(Protocol):
 
 
 class PlainRequest(calls.Call):
-    """A request of one connection. `started` is when it came, `message` waits until earlier ones are answered."""
+    """A request of one connection. `started` is when it came, `message` waits until earlier ones are answered.
 
-    __slots__ = ("connection", "message", "started")
+    One that is unusual is answered by its exchange, `asked`.
+    """
+
+    __slots__ = ("asked", "connection", "message", "started")
+    asked: exchange.Exchange | None
     connection: Connection
     message: tuple[bytes, bytes, bool] | None
     started: float
@@ -121,16 +126,36 @@ class PlainRequests:
         except Exception:
             rules.bug("a request could not be looked at for a reason that is a bug: it goes the way of any other")
             return None
+        return self._made(head, payload, size, connection, started, None)
+
+    def serve(
+        self, asked: exchange.Exchange, head: calls.Head, payload: interface.Payload, size: int, started: float
+    ) -> PlainRequest:
+        """Put an unusual request of `size` bytes in the queue; its exchange is answered once, perhaps at once."""
+        connection = cast(Connection, asked.connection)  # exchanges see another side of it
+        request = self._made(head, payload, size, connection, started, asked)
+        self.submit(request)
+        return request
+
+    def _made(
+        self,
+        head: calls.Head,
+        payload: interface.Payload,
+        size: int,
+        connection: Connection,
+        started: float,
+        asked: exchange.Exchange | None,
+    ) -> PlainRequest:
         request = PlainRequest(head, payload, size)
         request.replier = self
         request.message = None
         request.connection = connection
         request.started = started
+        request.asked = asked
         return request
 
-    def submit(self, request: PlainRequest, held: ledger.Reservation) -> None:
+    def submit(self, request: PlainRequest) -> None:
         """Put it in the queue and count it; it is answered once, perhaps before this returns."""
-        held.add(0, 1)
         self.submitted += 1
         try:
             self.driver.submit(request)
@@ -150,7 +175,7 @@ class PlainRequests:
             request: PlainRequest = call  # type: ignore[assignment]
             try:
                 form, message, body = request.response_format, None, b""
-                if not is_plain:
+                if not is_plain or request.asked is not None:
                     pass
                 elif form is None:
                     message = predictions.render(list_name, pieces, members)
@@ -194,6 +219,9 @@ class PlainRequests:
             outcome, self.now - request.started, is_v1=is_v1, words=words, host=request.tag.host
         )
         request.payload = None  # one that was refused may have to wait for its turn
+        if request.asked is not None:
+            request.asked.respond(answer, close=rules.life.parting)
+            return
         close = answer.close or (rules.life.parting and request.connection.is_last(request))
         message, *body = responses.render(answer, close)
         request.connection.answered(request, message, b"".join(body), close)
