@@ -27,7 +27,6 @@ from carpool import errors
 from carpool.functions import (
     calls,
     collected,
-    current,
     futures,
     hosts,
     inline,
@@ -167,7 +166,7 @@ class Batcher:
             before = 0 if found is None else found.before + found.count
             found = calls.Turn(key, timeout, priority, loop, self.room(before), self._joining, on_close)
             found.arguments, found.owner, found.replier, found.before = arguments, owner, self, before
-            self.submit(found)
+            self.submit(found, loop)
             self._gathering[plan] = found
         return found
 
@@ -182,12 +181,11 @@ class Batcher:
             return 1  # there it matters how many items a call has
         return size - (self.core.backlog.rows + before) % size
 
-    def submit(self, call: calls.Call) -> None:
-        """Put a call in."""
+    def submit(self, call: calls.Call, loop: AbstractEventLoop | None) -> None:
+        """Put a call in, of a thread where this loop runs."""
         if inline.depth:
             self._run_inline(call)
             return
-        loop = current.loop()
         if loop is None:
             self.post(self._submit, (call,))
             return

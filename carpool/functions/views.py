@@ -218,7 +218,7 @@ class View:
         call.callers, call.contexts = 1, [contextvars.copy_context()]
         call.futures = [tag] if type(tag) is futures.Future else None
         tag.source = call
-        by.submit(call)
+        by.submit(call, current.loop())
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[calls.Key, calls.Arguments]:
         return self._function.parameters.arguments(args, kwargs, has_owner=self._owner is not None)
@@ -298,7 +298,7 @@ class Batched(View, Generic[P, T, R]):
         call.arguments, call.owner, call.replier = arguments, self._owner, by
         call.callers, call.contexts, call.futures = 1, [contextvars.copy_context()], [future]
         future.source = call
-        by.submit(call)
+        by.submit(call, loop)
         return future
 
     def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[list[R]]:

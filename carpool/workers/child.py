@@ -1,6 +1,7 @@
 """A worker process: makes the model once, then calls it with one batch after the other. Started by `worker` only.
 
-For calls of bytes, a model that offers `serve(calls)` is given `Calls` instead, and may have several under way.
+Calls of bytes are for models that know of them: from the first one on, a model that has a `serve` is called with the
+channel and what answers a message, and may have several under way.
 
 The end of the socket is its order to stop. A busy process would not notice that, so it holds one end of a pipe as well,
 its lifeline: when the other end closes, because the process that started it has ended in whatever way, it exits within
@@ -51,10 +52,10 @@ def main(descriptor: int, lifeline: int, own_path: Sequence[str] = ()) -> int:
         except messages.Ended:
             return 0
         except errors.EndWorker:
-            _end()
+            end()
 
 
-def _end() -> NoReturn:
+def end() -> NoReturn:
     """End the process now: what a model with a lost device tidies up may never come to an end."""
     logging.shutdown()
     os._exit(1)
@@ -77,62 +78,20 @@ def _run(channel: messages.Channel) -> int:
         del body
         instance = model(told["device"], *args, **kwargs)
     except BaseException as error:
-        channel.send(messages.Kind.FAILED, payload.dump(_without_this_frame(error)))
+        channel.send(messages.Kind.FAILED, _dumped(error))
         return 1
     channel.send(messages.Kind.READY, payload.dump(None))
 
     def answer(kind: messages.Kind, body: payload.Payload) -> tuple[messages.Kind, payload.Payload]:
         return _answer(instance, kind, body, prepare_main)
 
-    # Calls of bytes are for models that know of `serve`; other models may mean anything by that name.
+    # Other models may mean anything by that name.
     while channel.next_kind() is not messages.Kind.BYTES:
         channel.send(*answer(*channel.receive()))
     if hasattr(instance, "serve"):
-        instance.serve(Calls(channel, answer))
+        instance.serve(channel, answer)
     while True:
         channel.send(*answer(*channel.receive()))
-
-
-class Calls:
-    """Calls of bytes as they come, for a model that serves them itself, with several under way.
-
-    Calls of other kinds are answered between them. One thread takes calls; any may answer, in the order of the calls,
-    one at a time. Nobody has to notice that the socket has ended but who asks for the `next`.
-    """
-
-    # Mutable state: a message that was looked at, and is none of theirs.
-    def __init__(self, channel: messages.Channel, answer: Callable[..., tuple[messages.Kind, payload.Payload]]) -> None:
-        self._channel = channel
-        self._answer = answer
-        self._held: tuple[messages.Kind, payload.Payload] | None = None
-
-    def next(self) -> payload.Buffer:
-        """The next call, once it is here. Raises `messages.Ended`."""
-        while True:
-            (kind, body), self._held = self._held or self._channel.receive(), None
-            if kind is messages.Kind.BYTES:
-                return body.pieces[0]
-            self._channel.send(*self._answer(kind, body))
-
-    def next_now(self) -> payload.Buffer | None:
-        """The next call if it is here, with none of another kind before it."""
-        message = self._held or self._channel.receive_now()
-        if message is None or message[0] is messages.Kind.BYTES:
-            return None if message is None else message[1].pieces[0]
-        self._held = message
-        return None
-
-    def answer(self, pieces: list[payload.Buffer]) -> None:
-        """What the first call has come to that is not answered yet."""
-        with contextlib.suppress(messages.Ended):
-            self._channel.send(messages.Kind.BYTES, payload.Payload(pieces, []))
-
-    def fail(self, error: BaseException) -> None:
-        """Or what it has failed with; `errors.EndWorker` ends the process."""
-        if isinstance(error, errors.EndWorker):
-            _end()
-        with contextlib.suppress(messages.Ended):
-            self._channel.send(messages.Kind.RAISED, payload.dump(_without_this_frame(error)))
 
 
 def _answer(
@@ -146,10 +105,15 @@ def _answer(
     except errors.EndWorker:
         raise
     except BaseException as error:
-        return messages.Kind.RAISED, payload.dump(_without_this_frame(error))
+        return raised(error)
 
 
-def _without_this_frame(error: BaseException) -> BaseException:
+def raised(error: BaseException) -> tuple[messages.Kind, payload.Payload]:
+    """The message that the model raised this; its traceback begins behind whoever called that."""
+    return messages.Kind.RAISED, _dumped(error)
+
+
+def _dumped(error: BaseException) -> payload.Payload:
     trace = carpool_errors.raw(error, "__traceback__")
     carpool_errors.put(error, "__traceback__", trace and trace.tb_next)
-    return error
+    return payload.dump(error)

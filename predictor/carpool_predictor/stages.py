@@ -10,6 +10,7 @@ next batch, if there is one, before the last one's answer is written.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import sys
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from carpool.workers import child
+from carpool.workers import child, errors, messages, payload
 
 _SWITCH_INTERVAL = 0.0002  # seconds; Python's own is 0.005
 
@@ -29,6 +30,50 @@ _WORTH_A_THREAD = 0.001
 _BETWEEN = 1
 
 Stage = Callable[[Any], Any]
+Answer = Callable[..., tuple[messages.Kind, payload.Payload]]
+"""What answers a message of a worker that is no call of bytes."""
+
+
+class Calls:
+    """Calls of bytes as they come, for a model that serves them itself, with several under way.
+
+    Calls of other kinds are answered between them. One thread takes calls; any may answer, in the order of the calls,
+    one at a time. Nobody has to notice that the socket has ended but who asks for the `next`.
+    """
+
+    # Mutable state: a message that was looked at, and is none of theirs.
+    def __init__(self, channel: messages.Channel, answer: Answer) -> None:
+        self._channel = channel
+        self._answer = answer
+        self._held: tuple[messages.Kind, payload.Payload] | None = None
+
+    def next(self) -> payload.Buffer:
+        """The next call, once it is here. Raises `messages.Ended`."""
+        while True:
+            (kind, body), self._held = self._held or self._channel.receive(), None
+            if kind is messages.Kind.BYTES:
+                return body.pieces[0]
+            self._channel.send(*self._answer(kind, body))
+
+    def next_now(self) -> payload.Buffer | None:
+        """The next call if it is here, with none of another kind before it."""
+        message = self._held or self._channel.receive_now()
+        if message is None or message[0] is messages.Kind.BYTES:
+            return None if message is None else message[1].pieces[0]
+        self._held = message
+        return None
+
+    def answer(self, pieces: list[payload.Buffer]) -> None:
+        """What the first call has come to that is not answered yet."""
+        with contextlib.suppress(messages.Ended):
+            self._channel.send(messages.Kind.BYTES, payload.Payload(pieces, []))
+
+    def fail(self, error: BaseException) -> None:
+        """Or what it has failed with; `errors.EndWorker` ends the process."""
+        if isinstance(error, errors.EndWorker):
+            child.end()
+        with contextlib.suppress(messages.Ended):
+            self._channel.send(*child.raised(error))
 
 
 class Outcome(NamedTuple):
@@ -140,7 +185,7 @@ def after(stage: Stage, outcome: Outcome) -> Outcome:
         return Outcome(None, error)
 
 
-def serve_in_stages(calls: child.Calls, stages: Sequence[Stage]) -> NoReturn:
+def serve_in_stages(calls: Calls, stages: Sequence[Stage]) -> NoReturn:
     """Serve until the socket ends. Raises `carpool.workers.messages.Ended`."""
     # A thread that has something for the device waits for the interpreter no longer than a small batch takes there.
     sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -149,7 +194,7 @@ def serve_in_stages(calls: child.Calls, stages: Sequence[Stage]) -> NoReturn:
             under_way.call(calls.next())
 
 
-def serve_in_steps(calls: child.Calls, read: Stage, predict: Stage, write: Stage) -> NoReturn:
+def serve_in_steps(calls: Calls, read: Stage, predict: Stage, write: Stage) -> NoReturn:
     """Serve until the socket ends. Raises `carpool.workers.messages.Ended`."""
     sys.setswitchinterval(_SWITCH_INTERVAL)
     took = waited = 0.0  # of the last call; only where it took long it is worth asking how much of that was waiting
@@ -176,5 +221,5 @@ def serve_in_steps(calls: child.Calls, read: Stage, predict: Stage, write: Stage
             waited = took - (time.thread_time() - used) if used < math.inf else 0.0
 
 
-def _answering(calls: child.Calls) -> Callable[[Outcome], None]:
+def _answering(calls: Calls) -> Callable[[Outcome], None]:
     return lambda outcome: calls.answer(outcome.value) if outcome.error is None else calls.fail(outcome.error)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from carpool.program import logs
-from carpool.workers import child
 from carpool.workers import errors as worker_errors
+from carpool.workers import messages
 from carpool_predictor import embeddings, errors, model, model_loading, stages, v1, vectors
 
 log = logging.getLogger("carpool.predictor.worker")
@@ -89,9 +89,10 @@ class Requests:
         prepare, compute, finish = self.steps
         return finish(compute(prepare(request)))
 
-    def serve(self, calls: child.Calls) -> None:
+    def serve(self, channel: messages.Channel, answer: stages.Answer) -> None:
         """Answer all, until the worker's socket ends."""
         prepare, compute, finish = self.steps
+        calls = stages.Calls(channel, answer)
         if self._is_staged:
             # The first two share a thread: more than two only wait for each other, as each needs the interpreter.
             stages.serve_in_stages(calls, (lambda body: compute(prepare(body)), finish))

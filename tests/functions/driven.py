@@ -114,7 +114,7 @@ class DrivenFunction:
         call.arguments = ((), {"key": key})
         call.contexts = [contextvars.copy_context()]
         call.owner = None
-        self.batcher.submit(call)
+        self.batcher.submit(call, None)
         return future
 
     def call_in_one_turn(

@@ -12,7 +12,6 @@ import threading
 import time
 from typing import Any
 
-from carpool.workers import child
 from carpool.workers.errors import EndWorker, Unusable
 from carpool_predictor import stages
 
@@ -202,8 +201,8 @@ class InStages(Bytes):
         super().__init__(device)
         self._stages = (bytes, super().__call__, list)
 
-    def serve(self, calls: child.Calls) -> None:
-        stages.serve_in_stages(calls, self._stages)
+    def serve(self, *connection: Any) -> None:
+        stages.serve_in_stages(stages.Calls(*connection), self._stages)
 
 
 class InSteps(Bytes):
@@ -213,8 +212,8 @@ class InSteps(Bytes):
         super().__init__(device)
         self._steps = (bytes, self._wait, list)
 
-    def serve(self, calls: child.Calls) -> None:
-        stages.serve_in_steps(calls, *self._steps)
+    def serve(self, *connection: Any) -> None:
+        stages.serve_in_steps(stages.Calls(*connection), *self._steps)
 
     def _wait(self, request: bytes) -> list[bytes | bytearray]:
         threading.Event().wait(0.002)
@@ -232,8 +231,8 @@ class MeetingInSteps:
         self._is_second_here = threading.Event()
         self._reads: list[bytes] = []
 
-    def serve(self, calls: child.Calls) -> None:
-        stages.serve_in_steps(calls, self._read, self._compute, self._write)
+    def serve(self, *connection: Any) -> None:
+        stages.serve_in_steps(stages.Calls(*connection), self._read, self._compute, self._write)
 
     def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
         return [request]
@@ -269,8 +268,8 @@ class EndingInSteps(MeetingInSteps):
 class EndingInStages(EndingInSteps):
     """The same in two stages."""
 
-    def serve(self, calls: child.Calls) -> None:
-        stages.serve_in_stages(calls, (lambda request: self._compute(bytes(request)), self._write))
+    def serve(self, *connection: Any) -> None:
+        stages.serve_in_stages(stages.Calls(*connection), (lambda request: self._compute(bytes(request)), self._write))
 
 
 class MeetingInStages:
@@ -280,8 +279,8 @@ class MeetingInStages:
         meeting = threading.Barrier(3, timeout=30)
         self._stages = tuple(functools.partial(self._meet, meeting, place) for place in range(3))
 
-    def serve(self, calls: child.Calls) -> None:
-        stages.serve_in_stages(calls, self._stages)
+    def serve(self, *connection: Any) -> None:
+        stages.serve_in_stages(stages.Calls(*connection), self._stages)
 
     def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
         return [request]
