@@ -18,6 +18,7 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from carpool.workers import errors, messages, payload, pool, worker
+from carpool_predictor import calls
 
 Bytes = bytes | bytearray
 Sent = asyncio.Future[tuple[messages.Kind, payload.Payload]]
@@ -59,7 +60,7 @@ class _Pipeline(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._worker = to
         self._pipelines = pipelines
-        self._decoder = messages.Decoder()
+        self._decoder = calls.Decoder()
         self._waiting: deque[Sent] = deque()
         self._transport: asyncio.Transport | None = None
         self._unsent: list[payload.Buffer] = []

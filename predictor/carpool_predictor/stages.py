@@ -10,7 +10,6 @@ next batch, if there is one, before the last one's answer is written.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import queue
 import sys
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from carpool.workers import child, errors, messages, payload
+from carpool_predictor.calls import Calls
 
 _SWITCH_INTERVAL = 0.0002  # seconds; Python's own is 0.005
 
@@ -30,50 +29,6 @@ _WORTH_A_THREAD = 0.001
 _BETWEEN = 1
 
 Stage = Callable[[Any], Any]
-Answer = Callable[..., tuple[messages.Kind, payload.Payload]]
-"""What answers a message of a worker that is no call of bytes."""
-
-
-class Calls:
-    """Calls of bytes as they come, for a model that serves them itself, with several under way.
-
-    Calls of other kinds are answered between them. One thread takes calls; any may answer, in the order of the calls,
-    one at a time. Nobody has to notice that the socket has ended but who asks for the `next`.
-    """
-
-    # Mutable state: a message that was looked at, and is none of theirs.
-    def __init__(self, channel: messages.Channel, answer: Answer) -> None:
-        self._channel = channel
-        self._answer = answer
-        self._held: tuple[messages.Kind, payload.Payload] | None = None
-
-    def next(self) -> payload.Buffer:
-        """The next call, once it is here. Raises `messages.Ended`."""
-        while True:
-            (kind, body), self._held = self._held or self._channel.receive(), None
-            if kind is messages.Kind.BYTES:
-                return body.pieces[0]
-            self._channel.send(*self._answer(kind, body))
-
-    def next_now(self) -> payload.Buffer | None:
-        """The next call if it is here, with none of another kind before it."""
-        message = self._held or self._channel.receive_now()
-        if message is None or message[0] is messages.Kind.BYTES:
-            return None if message is None else message[1].pieces[0]
-        self._held = message
-        return None
-
-    def answer(self, pieces: list[payload.Buffer]) -> None:
-        """What the first call has come to that is not answered yet."""
-        with contextlib.suppress(messages.Ended):
-            self._channel.send(messages.Kind.BYTES, payload.Payload(pieces, []))
-
-    def fail(self, error: BaseException) -> None:
-        """Or what it has failed with; `errors.EndWorker` ends the process."""
-        if isinstance(error, errors.EndWorker):
-            child.end()
-        with contextlib.suppress(messages.Ended):
-            self._channel.send(*child.raised(error))
 
 
 class Outcome(NamedTuple):

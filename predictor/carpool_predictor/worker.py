@@ -23,7 +23,7 @@ import msgspec
 from carpool.program import logs
 from carpool.workers import errors as worker_errors
 from carpool.workers import messages
-from carpool_predictor import embeddings, errors, model, model_loading, stages, v1, vectors
+from carpool_predictor import calls, embeddings, errors, model, model_loading, stages, v1, vectors
 
 log = logging.getLogger("carpool.predictor.worker")
 
@@ -89,14 +89,14 @@ class Requests:
         prepare, compute, finish = self.steps
         return finish(compute(prepare(request)))
 
-    def serve(self, channel: messages.Channel, answer: stages.Answer) -> None:
+    def serve(self, channel: messages.Channel, answer: calls.Answer) -> None:
         """Answer all, until the worker's socket ends."""
         prepare, compute, finish = self.steps
-        calls = stages.Calls(channel, answer)
+        served = calls.Calls(channel, answer)
         if self._is_staged:
             # The first two share a thread: more than two only wait for each other, as each needs the interpreter.
-            stages.serve_in_stages(calls, (lambda body: compute(prepare(body)), finish))
-        stages.serve_in_steps(calls, prepare, compute, finish)
+            stages.serve_in_stages(served, (lambda body: compute(prepare(body)), finish))
+        stages.serve_in_steps(served, prepare, compute, finish)
 
 
 def _sent(reply: Reply, length: int, started: float) -> list[Body]:

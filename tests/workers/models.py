@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from carpool.workers.errors import EndWorker, Unusable
-from carpool_predictor import stages
+from carpool_predictor import calls, stages
 
 
 class Doubling:
@@ -202,7 +202,7 @@ class InStages(Bytes):
         self._stages = (bytes, super().__call__, list)
 
     def serve(self, *connection: Any) -> None:
-        stages.serve_in_stages(stages.Calls(*connection), self._stages)
+        stages.serve_in_stages(calls.Calls(*connection), self._stages)
 
 
 class InSteps(Bytes):
@@ -213,7 +213,7 @@ class InSteps(Bytes):
         self._steps = (bytes, self._wait, list)
 
     def serve(self, *connection: Any) -> None:
-        stages.serve_in_steps(stages.Calls(*connection), *self._steps)
+        stages.serve_in_steps(calls.Calls(*connection), *self._steps)
 
     def _wait(self, request: bytes) -> list[bytes | bytearray]:
         threading.Event().wait(0.002)
@@ -232,7 +232,7 @@ class MeetingInSteps:
         self._reads: list[bytes] = []
 
     def serve(self, *connection: Any) -> None:
-        stages.serve_in_steps(stages.Calls(*connection), self._read, self._compute, self._write)
+        stages.serve_in_steps(calls.Calls(*connection), self._read, self._compute, self._write)
 
     def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
         return [request]
@@ -269,7 +269,7 @@ class EndingInStages(EndingInSteps):
     """The same in two stages."""
 
     def serve(self, *connection: Any) -> None:
-        stages.serve_in_stages(stages.Calls(*connection), (lambda request: self._compute(bytes(request)), self._write))
+        stages.serve_in_stages(calls.Calls(*connection), (lambda request: self._compute(bytes(request)), self._write))
 
 
 class MeetingInStages:
@@ -280,7 +280,7 @@ class MeetingInStages:
         self._stages = tuple(functools.partial(self._meet, meeting, place) for place in range(3))
 
     def serve(self, *connection: Any) -> None:
-        stages.serve_in_stages(stages.Calls(*connection), self._stages)
+        stages.serve_in_stages(calls.Calls(*connection), self._stages)
 
     def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
         return [request]
