@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import threading
@@ -58,6 +59,12 @@ Plan = tuple[calls.Key, float | None, int]
 
 # What makes spans of what new batchers do; set by `trace_all`.
 _make_tracing: MakeTracing | None = None
+
+
+def _new_ids() -> Callable[[], str]:
+    """Makes ids in the form of uuid.uuid4(): random but for the end, which is a number."""
+    begin, numbers = driver.new_batch_id()[:24], itertools.count()
+    return lambda: f"{begin}{next(numbers):012x}"
 
 
 def _nothing_to_tell() -> None:
@@ -134,7 +141,7 @@ class Batcher:
         """Begin with a scheduler that has nothing. What is queued stays: who queues something else misses nothing."""
         self.limits = limits.Limits()
         self.options.fill(self.limits, self._most, self._learns_in_flight)
-        self.core = calls.Turns(self.limits, self._policy(), self.clock, driver.new_batch_id)
+        self.core = calls.Turns(self.limits, self._policy(), self.clock, _new_ids())
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
         self.host.set_most(self.options.max_in_flight or self._most)

@@ -346,3 +346,18 @@ waiting.join()
 """
     )
     assert said == ["Closed Closed", "2 2"]
+
+
+def test_no_batch_of_a_child_has_an_id_of_its_parents() -> None:
+    said = run_program("""
+    import os
+
+    f = carpool.batched(lambda items: [carpool.batch().id for _ in items])
+    f(0).result(10)
+    child = os.fork()
+    say(f(1).result(10))
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    """)
+    assert len(set(said)) == 2
