@@ -153,6 +153,14 @@ LAYERS = {
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED,
         PURE | TEXT | {"msgspec", "numpy", "orjson"},
     ),
+    "carpool_sidecar.protocols.tensors_from_pairs": Layer(
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED,
+        PURE | TEXT | {"msgspec", "numpy", "orjson"},
+    ),
+    "carpool_sidecar.protocols.pairs": Layer(
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        PURE | TEXT | {"msgspec", "sys", "urllib"},
+    ),
     "carpool_sidecar.protocols.v2_grpc": Layer(
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED
     ),
@@ -207,6 +215,7 @@ LAYERS = {
             "carpool_sidecar.protocols.interface",
             "carpool_sidecar.protocols.lists.room",
             "carpool_sidecar.protocols.lists.rules",
+            "carpool_sidecar.protocols.pairs.destinations",
             "carpool.program.shared_names",
             "carpool_sidecar.batching.retried_statuses",
             "carpool_sidecar.batching.row_shapes",
@@ -312,6 +321,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "orjson": {
         "carpool_predictor.vectors",
         "carpool_sidecar.protocols.tensors_from_embeddings",
+        "carpool_sidecar.protocols.tensors_from_pairs",
         "carpool_sidecar.protocols.tensors_from_v1",
     },
     "numpy": {"carpool_sidecar.protocols", "carpool_predictor.models"},
@@ -326,11 +336,17 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_sidecar.server.grpc": {"carpool_sidecar.server.grpc", "carpool_sidecar.app"},
     "carpool_sidecar.protocols.tensors_from_v1": {
         "carpool_sidecar.protocols.tensors_from_embeddings",
+        "carpool_sidecar.protocols.tensors_from_pairs",
         "carpool_sidecar.protocols.tensors_from_v1",
         "carpool_sidecar.app.wiring",
     },
     "carpool_sidecar.protocols.tensors_from_embeddings": {
         "carpool_sidecar.protocols.tensors_from_embeddings",
+        "carpool_sidecar.protocols.tensors_from_pairs",
+        "carpool_sidecar.app.wiring",
+    },
+    "carpool_sidecar.protocols.tensors_from_pairs": {
+        "carpool_sidecar.protocols.tensors_from_pairs",
         "carpool_sidecar.app.wiring",
     },
     "carpool_sidecar.drain": {"carpool_sidecar.server", "carpool_sidecar.app.wiring"},

@@ -23,6 +23,7 @@ from carpool_sidecar.batching import retried_statuses, row_shapes
 from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import room, rules
+from carpool_sidecar.protocols.pairs import destinations
 
 PROG = "carpool-sidecar"
 
@@ -88,6 +89,12 @@ def _split_lists(value: Any) -> Any:
 def _check_lists(chosen: tuple[str, ...]) -> tuple[str, ...]:
     rules.load(chosen)
     return chosen
+
+
+def _check_destination(text: str) -> str:
+    if text:
+        destinations.Destination.parse(text)
+    return text
 
 
 def _row_sizes(payload: interface.Payload, start: int, stop: int) -> Sequence[int]:
@@ -196,6 +203,13 @@ class Settings(BaseSettings):
         "tfserving-columns, tfserving-classify, ollama-embed, tei-predict, vllm-pooling, vllm-score, cohere-embed, "
         "rerank, tei-rerank, nim-ranking), YAML files with rules of your own, or YAML itself; see docs/lists.md.",
         (),
+    )
+    rerank_to: Annotated[str, pydantic.AfterValidator(_check_destination)] = settings.field(
+        "Batching",
+        "Where rerank requests by --lists (rerank, tei-rerank, nim-ranking) go as pairs of query and document, so that "
+        "all callers share calls: tei-predict (/predict of text-embeddings-inference), vllm-score (/score of vLLM), v1 "
+        "or v2 (the model that the body names), v1:MODEL or v2:MODEL. Empty: they go as they are.",
+        "",
     )
     mix_forms: bool = settings.field(
         "Batching",
@@ -480,15 +494,24 @@ class Settings(BaseSettings):
         return self
 
     def _check_lists_before_v2(self) -> None:
+        to = self.destination
+        if to is not None and not any(rule.query for rule in self.list_rules):
+            raise ValueError("--rerank-to needs a rule of --lists with a query, such as rerank or tei-rerank")
         if self.upstream == "http" or not self.lists:
             return
-        allowed = rules.built_in()["openai-embeddings"]
-        others = [rule.name for rule in self.list_rules if rule != allowed]
+        allowed, as_pairs = rules.built_in()["openai-embeddings"], to is not None and to.kind == destinations.V2
+        others = [rule.name for rule in self.list_rules if rule != allowed and not (rule.query and as_pairs)]
         if others:
             raise ValueError(
-                f"--upstream {self.upstream} takes no rule of --lists but openai-embeddings as it is built in, as only "
-                f"its requests can be made into tensors; given: {', '.join(others)}"
+                f"--upstream {self.upstream} takes no rule of --lists but openai-embeddings as it is built in, and "
+                "with --rerank-to v2 those of rerank requests, as only such requests can be made into tensors; given: "
+                f"{', '.join(others)}"
             )
+
+    @property
+    def destination(self) -> destinations.Destination | None:
+        """Where rerank requests go as pairs, if they do."""
+        return destinations.Destination.parse(self.rerank_to) if self.rerank_to else None
 
     def _check_ports(self) -> None:
         taken = {"--port": self.port, "--admin-port": self.admin_port}

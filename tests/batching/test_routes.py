@@ -194,14 +194,14 @@ async def test_v1_requests_that_become_tensors_are_never_passed_through() -> Non
 class TestEmbeddings:
     """OpenAI's embeddings for models of a v2 predictor: the body names the model."""
 
-    def source(self, predictor: Predictor, is_http: bool = True) -> routes.Embeddings:
+    def source(self, predictor: Predictor, is_http: bool = True) -> routes.ByBody:
         rule = rules.built_in()["openai-embeddings"]
         words = calls.ErrorWords(lambda error, status: b"%d" % status, rewords=True)
-        return routes.Embeddings(rule, predictor.models().registry, None, bytes.decode, words, is_http)  # type: ignore[arg-type] # nothing is sent
+        return routes.ByBody([rule], predictor.models().registry, None, bytes.decode, words, is_http)  # type: ignore[arg-type] # nothing is sent
 
     def ways(self, predictor: Predictor, **options: Any) -> routes.Routes:
         tensors = routes.Tensors(*predictor.models())
-        return routes.Routes(tensors, predictor.models(), self.source(predictor, **options))
+        return routes.Routes(tensors, predictor.models(), by_body=[self.source(predictor, **options)])
 
     @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/openai/deployments/d/embeddings?x=1"])
     def test_are_matched_before_the_body_is_read(self, path: str) -> None:

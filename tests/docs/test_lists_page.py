@@ -15,6 +15,8 @@ from carpool_sidecar import errors
 from carpool_sidecar.app import lists_command
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import codec, rules
+from carpool_sidecar.protocols.pairs import codec as pairs
+from carpool_sidecar.protocols.pairs import destinations
 from tests import tables
 
 PAGE = (tables.ROOT / "docs" / "lists.md").read_text()
@@ -39,6 +41,14 @@ def merged(name: str, *bodies: bytes) -> Any:
     return json.loads(b"".join(by.merge("b", "/", parsed(by, *bodies)).body))
 
 
+def program(name: str) -> dict[str, Any]:
+    """The names in a program of the page."""
+    (text,) = re.findall(rf"(?ms)^```python\n(# {name}\n.*?)^```$", PAGE)
+    made: dict[str, Any] = {"__name__": name}
+    exec(compile(text, name, "exec"), made)
+    return made
+
+
 @pytest.mark.parametrize("text", RULES, ids=lambda text: re.search(r"(?m)^([\w-]+):$", text)[1])
 def test_every_rule_loads(text):
     assert rules.load([text])
@@ -50,9 +60,7 @@ def test_rules_fit_in_a_variable():
 
 
 def test_the_server_of_the_page_answers_a_batch_made_by_its_rule():
-    (program,) = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE)
-    made: dict[str, Any] = {"__name__": "embedder"}
-    exec(compile(program, "embedder.py", "exec"), made)
+    made = program("embedder.py")
     by = codec_of("my-embedder")
     parts = parsed(by, b'{"texts": ["a b"]}', b'{"texts": ["c", "dd"]}')
     call = by.merge("b", "/embed", parts)
@@ -64,6 +72,20 @@ def test_the_server_of_the_page_answers_a_batch_made_by_its_rule():
         for part, start, stop in zip(parts, (0, 1), (1, 3), strict=True)
     ]
     assert [json.loads(share) for share in shares] == [{"vectors": [[3, 1]]}, {"vectors": [[1, 0], [2, 0]]}]
+
+
+def test_the_ranker_of_the_page_answers_pairs_as_shown():
+    by = pairs.Codec([rules.built_in()["rerank"]], destinations.Destination.parse("tei-predict"))
+    (sent,) = re.findall(r"""-d '(\{"query": .*\})' &$""", PAGE, re.MULTILINE)
+    bodies = [sent.replace("""'"$query"'""", query).encode() for query in ("hot soup", "green tea")]
+    payloads = [by.parse(body, 100) for body in bodies]
+    requests = [messages.Request(each.key, each.row_count, payload=each) for each in payloads]
+    call = by.merge("…", "/v1/rerank", [messages.Part(each, 0, 3) for each in requests])
+    with TestClient(program("ranker.py")["app"]) as client:
+        answer = client.post(call.target, content=b"".join(call.body), headers={"Content-Type": "application/json"})
+    rows = call.read(interface.UpstreamResponse(answer.content, {})).rows
+    told = b"".join(payloads[0].response_format.render([messages.Piece(0, "…", rows[0:3])]).body)
+    assert told.decode() in PAGE
 
 
 def test_a_rule_is_tried_as_shown(tmp_path, monkeypatch, capsys):

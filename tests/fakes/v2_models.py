@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.protocols.pairs import stand_ins
+
 # BYTES are objects in numpy; BF16, which numpy has not, is told by its bits.
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"), "UINT8": np.dtype("<u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"),
@@ -205,6 +207,28 @@ def _lone_embedder(inputs: Arrays, _: Mapping[str, Any]) -> Arrays:
     return {"vectors": np.array([len(inputs["text"][0]), 1], np.float32)}
 
 
+def _pair_ranker(inputs: Arrays, _: Mapping[str, Any]) -> Arrays:
+    """The score of each pair; fails if a document is poison, and has no number for "nan"."""
+    pairs = inputs["pair"].reshape(-1, 2).tolist()
+    return {"score": np.array([_score(*pair) for pair in pairs], np.float32).reshape(-1, 1)}
+
+
+def _two_ranker(inputs: Arrays, _: Mapping[str, Any]) -> Arrays:
+    pairs = zip(inputs["query"].flatten(), inputs["document"].flatten(), strict=True)
+    logits = np.array([_score(*pair) for pair in pairs], np.float32).reshape(-1, 1)
+    return {"logit": logits, "tokens": np.ones(logits.shape, np.int32)}
+
+
+def _lone_ranker(inputs: Arrays, parameters: Mapping[str, Any]) -> Arrays:
+    return {"score": _pair_ranker(inputs, parameters)["score"][0]}
+
+
+def _score(query: bytes, document: bytes) -> float:
+    if document == b"poison":
+        raise _failed("ranker", ValueError("a document is poison"))
+    return math.nan if document == b"nan" else stand_ins.score(query.decode(), document.decode())
+
+
 def _failed(model: str, error: Exception) -> Refused:
     words = f"Failed to process the request(s) for model '{model}_0_0', message: ValueError: {error}"
     return Refused(words, 500, "INTERNAL")
@@ -212,6 +236,7 @@ def _failed(model: str, error: Exception) -> Refused:
 
 _ROWS, _ROWS_OUT = (Spec("rows", "FP32"),), (Spec("rows_out", "FP32"),)
 _TEXT, _VECTORS = (Spec("text", "BYTES", (1,)),), Spec("vectors", "FP32", (2,))
+_PAIR, _SCORE = Spec("pair", "BYTES", (2,)), Spec("score", "FP32", (1,))
 _ANYTHING = (*(Spec(datatype.lower(), datatype) for datatype in DTYPES), Spec("matrix", "FP32", (-1, -1)))
 
 MODELS: Mapping[str, Model] = {
@@ -240,6 +265,12 @@ MODELS: Mapping[str, Model] = {
         Model("two_embeddings", 8, _TEXT, (_VECTORS, Spec("halves", "FP16", (2,))), _embedder),
         Model("token_embedder", 8, (Spec("ids", "INT64"),), (Spec("vectors", "FP64", (2,)),), _token_embedder),
         Model("lone_embedder", 0, _TEXT, (_VECTORS,), _lone_embedder),
+        Model("pair_ranker", 8, (_PAIR,), (_SCORE,), _pair_ranker),
+        Model(
+            "two_ranker", 8, (Spec("document", "BYTES", (1,)), Spec("query", "BYTES", (1,))),
+            (Spec("tokens", "INT32", (1,)), Spec("logit", "FP32", (1,))), _two_ranker,
+        ),
+        Model("lone_ranker", 0, (_PAIR,), (_SCORE,), _lone_ranker),
     )
 }  # fmt: skip
 

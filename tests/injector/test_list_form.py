@@ -54,6 +54,9 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
             "answers_along": [place.text for place in rule.answers_along],
             "rank_by": list(rule.rank_by),
             "top": list(rule.top),
+            "query": [place.text for place in rule.query],
+            "return_if": list(rule.return_if),
+            "return_as": [place.text for place in rule.return_as],
         }
         for name, rule in rules.built_in().items()
     }
@@ -66,11 +69,16 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
         "answers_along": [],
         "rank_by": [],
         "top": [],
+        "query": [],
+        "return_if": [],
+        "return_as": [],
     }
     ours = {name: {**unsaid, **fields} for name, fields in list_form.BUILT_IN.items()}
     for fields in ours.values():
         fields |= {
-            key: [fields[key]] for key in ("list", "answers", "along", "rank_by", "top") if isinstance(fields[key], str)
+            key: [fields[key]]
+            for key in ("list", "answers", "along", "rank_by", "top", "query", "return_if", "return_as")
+            if isinstance(fields[key], str)
         }
     assert ours == theirs
     assert list(ours) == list(theirs)
@@ -112,6 +120,10 @@ FIELDS = {
     "same_members": st.sampled_from([True, False, "yes", 0]),
     "kinds": several(st.sampled_from(["string", "list", "object", "number", "null", 7])),
     "index": MEMBERS | st.none(),
+    "rank_by": several(MEMBERS),
+    "query": several(PLACES),
+    "return_if": several(MEMBERS),
+    "return_as": several(PLACES),
     "shared": several(PLACES),
     "ignore": several(MEMBERS),
     "max_batch_size": st.sampled_from([1, 32, 100_000, 0, 100_001, -1, "32", True, None]),
@@ -156,6 +168,12 @@ def tables(draw: st.DrawFn) -> Object:
 @example({"mine": {**GOOD, "along": ["c", "c"]}})
 @example({"mine": {**GOOD, "shared": ["c", "c"]}})
 @example({"mine": {**GOOD, "max_tokens": 5, "characters_a_token": 4}})
+@example({"mine": {"extends": "rerank", "list": "a.*"}})
+@example({"mine": {"extends": "rerank", "list": "$", "top": []}})
+@example({"mine": {"extends": "rerank", "return_as": "a"}})
+@example({"mine": {"extends": "rerank", "return_as": []}})
+@example({"mine": {"extends": "rerank", "query": []}})
+@example({"mine": {**GOOD, "query": "a"}})
 @example({"mine": {**GOOD, "max_tokens": 5, "characters_a_token": "4"}})
 @example({"mine": {**GOOD, "max_tokens": 5, "characters_a_token": True}})
 def test_the_injector_accepts_exactly_the_rules_that_the_sidecar_starts_with(table: Object) -> None:

@@ -43,9 +43,26 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "index": "index",
         "rank_by": "relevance_score",
         "top": ["top_n", "top_k"],
+        "query": "query",
+        "return_if": "return_documents",
+        "return_as": "document.text",
     },
-    "tei-rerank": {"list": "texts", "answers": "$", "index": "index", "rank_by": "score"},
-    "nim-ranking": {"list": "passages", "answers": "rankings", "index": "index", "rank_by": "logit"},
+    "tei-rerank": {
+        "list": "texts",
+        "answers": "$",
+        "index": "index",
+        "rank_by": "score",
+        "query": "query",
+        "return_if": "return_text",
+        "return_as": "text",
+    },
+    "nim-ranking": {
+        "list": "passages",
+        "answers": "rankings",
+        "index": "index",
+        "rank_by": "logit",
+        "query": "query.text",
+    },
 }
 """The rules that come with the sidecar, with those of their fields that others have to go with."""
 
@@ -184,6 +201,9 @@ class _Rule(pydantic.BaseModel):
     index: _Member | None = None
     rank_by: Annotated[tuple[_Member, ...], _SEVERAL] = ()
     top: Annotated[tuple[_Member, ...], _SEVERAL] = ()
+    query: _Values = ()
+    return_if: Annotated[tuple[_Member, ...], _SEVERAL] = ()
+    return_as: _Values = ()
     shared: _Values = ()
     ignore: Annotated[tuple[_Member, ...], _SEVERAL] = ()
     max_batch_size: Annotated[int, pydantic.Field(ge=1, le=100_000)] | None = None
@@ -231,4 +251,8 @@ class _Rule(pydantic.BaseModel):
         heads = [place.split(".")[0] for place in self.list]
         if self.top and (not self.rank_by or not set(self.top).isdisjoint(heads)):
             raise ValueError("'top' needs 'rank_by', and is not where the rows are")
+        if self.query and (not self.rank_by or any(place == "$" or _is_columns(place) for place in self.list)):
+            raise ValueError("'query' needs 'rank_by', and a 'list' that is one member")
+        if bool(self.return_if) != bool(self.return_as) or (self.return_if and not self.query):
+            raise ValueError("'return_if' and 'return_as' go together, and need 'query'")
         return self

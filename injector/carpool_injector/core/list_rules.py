@@ -16,6 +16,9 @@ from carpool_injector.core import list_form, plain_yaml
 _MOST_YAML = 16 * 1024  # bytes; a rule has a few hundred, and one argument of a program at most 128 KiB (Linux)
 _MOST_NAMES = 32
 _FILE = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}){1,16}", re.ASCII)
+WITH_QUERY = [name for name, fields in list_form.BUILT_IN.items() if "query" in fields]
+"""The built-in rules of rerank requests, which can become pairs."""
+
 _ALLOWED = (
     f"must be built-in rules ({', '.join(list_form.BUILT_IN)}) or absolute paths of mounted YAML files, "
     "comma-separated; or rules as YAML text"
@@ -40,6 +43,14 @@ def is_yaml(text: str) -> bool:
 def files(text: str) -> list[str]:
     """The files that a value names."""
     return [] if is_yaml(text) else [each for each in text.split(",") if "/" in each]
+
+
+def has_query(text: str) -> bool:
+    """Whether a value that was checked has a rule of rerank requests, as far as it can be known: a file may."""
+    if not is_yaml(text):
+        return any(name in WITH_QUERY or "/" in name for name in text.split(","))
+    found = plain_yaml.read(text)
+    return any(fields.get("query") or fields.get("extends") in WITH_QUERY for fields in found.values())
 
 
 def _problems_of_names(names: Sequence[str]) -> Iterator[str]:

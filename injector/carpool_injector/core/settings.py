@@ -24,6 +24,7 @@ BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
 _TIMEOUT, _WINDOW = 60.0, 500.0
 # The only rule whose requests the sidecar can make into tensors (carpool_sidecar.config).
 _LISTS_BEFORE_V2 = "openai-embeddings"
+_PAIRS = r"tei-predict|vllm-score|v[12](:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
 _MEMBERS = rf"({shared_names.MEMBER}(,{shared_names.MEMBER}){{0,{shared_names.MOST_MEMBERS - 1}}})?"
 
 
@@ -178,6 +179,10 @@ class SidecarSettings(pydantic.BaseModel):
     """Rules by which requests with a list in them are batched (docs/lists.md). A file works only where the pod declares
     a container for the sidecar that mounts it. Without it: the rule for the app's server, where that is certain;
     empty: none."""
+    rerank_to: Annotated[str | None, values.text(_PAIRS, "tei-predict, vllm-score, v1, v2, v1:MODEL or v2:MODEL")] = (
+        None
+    )
+    """Where rerank requests by `lists` go as pairs of query and document, so that all callers share calls."""
     predictor_health_path: Annotated[str | None, _PATH] = None
     """Path that answers 200 once the predictor is ready. Without it: the container's own readiness probe."""
     quiet_period: Annotated[float | None, values.number(0, 3600, "seconds")] = None
@@ -263,11 +268,7 @@ class Settings(SidecarSettings):
             )
         if self.max_batch_cost and self.instance_cost in (None, "none"):
             yield "carpool.dev/max-batch-cost needs carpool.dev/instance-cost bytes or length"
-        if self.upstream not in (None, "http") and self.lists not in (None, "", _LISTS_BEFORE_V2):
-            yield (
-                f"carpool.dev/lists must be {_LISTS_BEFORE_V2}, or empty for none, where carpool.dev/upstream is "
-                f"{self.upstream}: of no other rule can requests be made into tensors"
-            )
+        yield from self._conflicts_of_lists()
         if self.answer_members and self.upstream not in (None, "http"):
             yield (
                 f"carpool.dev/answer-members needs carpool.dev/upstream http: with {self.upstream} the predictor gives "
@@ -284,6 +285,21 @@ class Settings(SidecarSettings):
             limit = limits.get(name, values.NO_LIMIT)
             if limit != values.NO_LIMIT and values.amount(request) > values.amount(limit):
                 yield f"carpool.dev/resources-requests-{name} ({request}) must not exceed its limit ({limit})"
+
+    def _conflicts_of_lists(self) -> Iterator[str]:
+        if self.rerank_to and not list_rules.has_query(self.lists or ""):
+            with_query = ", ".join(list_rules.WITH_QUERY)
+            yield f"carpool.dev/rerank-to needs a rule in carpool.dev/lists that has a query, such as {with_query}"
+        if self.upstream in (None, "http") or self.lists in (None, ""):
+            return
+        allowed = [_LISTS_BEFORE_V2]
+        if (self.rerank_to or "").startswith("v2"):
+            allowed += list_rules.WITH_QUERY
+        if not set((self.lists or "").split(",")) <= set(allowed):
+            yield (
+                f"carpool.dev/lists must be {' or '.join(allowed)}, or empty for none, where carpool.dev/upstream is "
+                f"{self.upstream}: of no other rule can requests be made into tensors"
+            )
 
     def amounts(self, kind: Literal["requests", "limits"]) -> dict[str, str]:
         """What was set of the sidecar's resources, cpu and memory in this order."""

@@ -14,7 +14,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import yarl
@@ -29,6 +29,7 @@ from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.live import event_stream, snapshots
 from carpool_sidecar.protocols import json_rows, models, v1
+from carpool_sidecar.protocols.pairs import destinations, dialects
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.recording import document, file, ring
 from carpool_sidecar.server import (
@@ -414,7 +415,8 @@ class Upstreams:
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
         infer = self._registry(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))
-        self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http), self._lists())
+        by_body = [*self._embeddings(), *self._pairs()]
+        self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http), self._lists(), by_body)
 
     def rpc_models(self, rpc: grpc_predictor.GrpcPredictor) -> routes.Models:
         """The models of gRPC callers."""
@@ -454,30 +456,50 @@ class Upstreams:
         )
         return routes.Tensors(told, to, is_http)
 
-    def _lists(self) -> routes.Lists | routes.Embeddings | None:
-        chosen = self._settings.list_rules
-        if not chosen:
+    def _lists(self) -> routes.Lists | None:
+        settings, chosen = self._settings, self._settings.list_rules
+        if not chosen or settings.upstream != "http":
             return None
-        if self._settings.upstream == "http":
-            settings = self._settings
-            members, mixes = settings.answer_members, settings.mix_forms
-            return routes.Lists(chosen, self.http, self._clock, members, mixes, self._on_part)
+        members, mixes, to = settings.answer_members, settings.mix_forms, settings.destination
+        as_json = None if to is None or to.kind == destinations.V2 else to
+        return routes.Lists(chosen, self.http, self._clock, members, mixes, self._on_part, as_json)
+
+    def _embeddings(self) -> Iterator[routes.ByBody]:
+        """OpenAI's embeddings, if they become tensors."""
+        chosen = [rule for rule in self._settings.list_rules if not rule.query]
+        if not chosen or self._settings.upstream == "http":
+            return
         from carpool_sidecar.protocols import tensors_from_embeddings
 
         output = self._settings.embeddings_output
         ask, transport, to, is_http = self._tensors()
         told = self._registry(
             ask,
-            lambda model: tensors_from_embeddings.Codec(model.name, model.info, transport, output),
+            lambda model: tensors_from_embeddings.Codec(model.name, model.info, transport, output, self._on_part),
             _TENSOR_RETRY_SECONDS,
         )
         words = calls.ErrorWords(tensors_from_embeddings.render_error, rewords=True)
-        # The settings allow one rule here.
-        return routes.Embeddings(chosen[0], told, to, tensors_from_embeddings.read_model, words, is_http)
+        yield routes.ByBody(chosen, told, to, tensors_from_embeddings.read_model, words, is_http)
+
+    def _pairs(self) -> Iterator[routes.ByBody]:
+        """Rerank requests, if they become tensors."""
+        destination, chosen = self._settings.destination, dialects.with_query(self._settings.list_rules)
+        if destination is None or destination.kind != destinations.V2:
+            return
+        from carpool_sidecar.protocols import tensors_from_pairs
+
+        ask, transport, to, is_http = self._tensors()
+        told = self._registry(
+            ask,
+            lambda model: tensors_from_pairs.Codec(model.name, model.info, transport, chosen, self._on_part),
+            _TENSOR_RETRY_SECONDS,
+        )
+        read_model = (lambda body: destination.model) if destination.model else dialects.read_model
+        yield routes.ByBody(chosen, told, to, read_model, None, is_http)
 
     def _tensors(self) -> tuple[Ask, tensors_from_v1.Transport, calls.Predictor, bool]:
         """Who tells of models, how tensors travel, where they go, and whether that is HTTP."""
-        if self.rpc is None or self._settings.upstream == "triton-http":
+        if self.rpc is None or self._settings.upstream != "triton-grpc":
             return self.questions.model_info, tensors, self.http, True
         from carpool_sidecar.protocols.v2_grpc import tensors as grpc_tensors
 

@@ -22,8 +22,10 @@ from multidict import MultiMapping, istr
 from carpool.compiled import mypyc_attr
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry
-from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols import interface, models, refusal_texts
 from carpool_sidecar.protocols.lists import codec, rules
+from carpool_sidecar.protocols.pairs import codec as pairs
+from carpool_sidecar.protocols.pairs import destinations, dialects
 
 # As istr a name is looked up without being lowered first.
 _EVENT_ID = istr("ce-id")
@@ -104,6 +106,7 @@ class Lists:
     """The paths of `--lists`, all to one predictor; `clock` is the sidecar's. `answer_members` are of v1's requests.
 
     If it `mixes`, rows of any form share a call. `on_part` is told the rule of each part of a request that is sent.
+    Rerank requests go as pairs to the destination `pairs_to`, if there is one.
     """
 
     # State: the routes of the rules that were asked for together, which are few.
@@ -115,8 +118,10 @@ class Lists:
         answer_members: Sequence[str] = (),
         mixes: bool = False,
         on_part: Callable[[str], None] | None = None,
+        pairs_to: destinations.Destination | None = None,
     ) -> None:
         self._answer_members = answer_members
+        self._pairs_to = pairs_to
         self._on_part = on_part
         self._mixes = mixes
         self.rules = tuple(chosen)
@@ -134,14 +139,21 @@ class Lists:
             return None
         if _STREAM in headers.get(hdrs.ACCEPT, ""):
             raise errors.Unbatchable(errors.NotBatched.STREAMING)
+        queries = dialects.with_query(found)
+        if queries and self._pairs_to is not None:
+            found = queries
         names = tuple([rule.name for rule in found])
         if names not in self._routes:
-            made = codec.Codec(found, self._clock, self._mixes, self._on_part)
+            as_lists = codec.Codec(found, self._clock, self._mixes, self._on_part)
+            made: interface.Codec = as_lists
+            words = _words_of(found[0])
+            if queries and self._pairs_to is not None:
+                made, words = pairs.Codec(found, self._pairs_to, self._on_part), words._replace(rewords=True)
             route = calls.Route(
-                made, self._predictor, doubtful=DOUBTFUL, error_words=_words_of(found[0]),
-                key_headers=_key_headers(found),
-            )  # fmt: skip
-            self._routes[names] = (route, route._replace(codec=codec.V1First(made, self._answer_members, self._mixes)))
+                made, self._predictor, doubtful=DOUBTFUL, error_words=words, key_headers=_key_headers(found)
+            )
+            v1_first = codec.V1First(as_lists, self._answer_members, self._mixes)
+            self._routes[names] = (route, route._replace(codec=v1_first))
         return self._routes[names][also_v1]
 
 
@@ -151,22 +163,28 @@ def _key_headers(chosen: Sequence[rules.Rule]) -> tuple[tuple[str, str], ...]:
 
 
 def _words_of(rule: rules.Rule) -> calls.ErrorWords:
-    return calls.ErrorWords(lambda error, status: rule.render_error(str(error), status, error.reason))
+    return calls.ErrorWords(lambda error, status: rule.render_error(refusal_texts.text_of(error), status, error.reason))
 
 
-class Embeddings(NamedTuple):
-    """Such models for OpenAI's embeddings, at the paths of `rule`. No request can be passed through here either.
+class ByBody(NamedTuple):
+    """Such models for requests by `chosen` rules, which name theirs in the body. None can be passed through here.
 
-    A request names its model in its body: `read_model` finds the name, as the caller wrote it, or raises
-    `errors.CarpoolError`.
+    `read_model` finds the name in a body, as the caller wrote it, or raises `errors.CarpoolError`. Errors are told in
+    `words`; without any, in those of the first rule for a path.
     """
 
-    rule: rules.Rule
+    chosen: Sequence[rules.Rule]
     registry: model_registry.ModelRegistry
     predictor: calls.Predictor
     read_model: Callable[[bytes], str]
-    words: calls.ErrorWords
+    words: calls.ErrorWords | None = None
     is_http: bool = True
+
+    def at(self, path: str) -> ByBody | None:
+        """The same for the rules of a path, None if none is for it."""
+        found = [rule for rule in self.chosen if rule.matches(path)]
+        words = self.words or (_words_of(found[0])._replace(rewords=True) if found else None)
+        return self._replace(chosen=found, words=words) if found else None
 
     def name(self, body: bytes) -> models.ModelName:
         """The model that a body names, as the registry knows it; raises `errors.CarpoolError` if it names none."""
@@ -183,7 +201,7 @@ class Embeddings(NamedTuple):
             raise failure
         look = functools.partial(self._look, model)
         return calls.Route(
-            model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model, self.words, _key_headers([self.rule])
+            model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model, self.words, _key_headers(self.chosen)
         )
 
     def _look(self, model: model_registry.Model) -> None:
@@ -201,7 +219,7 @@ class Match(NamedTuple):
     protocol: Literal["v1", "v2", "lists"]
     says_so: bool = True
     route: calls.Route | None = None
-    by_body: Embeddings | None = None
+    by_body: ByBody | None = None
 
     @property
     def error_words(self) -> calls.ErrorWords | None:
@@ -223,22 +241,24 @@ class ModelUnknownYet(Exception):
 class Routes:
     """Finds the way of each request.
 
-    `v1` is that of v1 requests, or, if they are to become tensors, the models that tell how. `infer` is for v2.
+    `v1` is that of v1 requests, or, if they are to become tensors, the models that tell how. `infer` is for v2. Paths
+    of `by_body` are none of `lists`.
     """
 
-    def __init__(self, v1: calls.Route | Tensors, infer: Models, lists: Lists | Embeddings | None = None) -> None:
+    def __init__(
+        self, v1: calls.Route | Tensors, infer: Models, lists: Lists | None = None, by_body: Sequence[ByBody] = ()
+    ) -> None:
         self._v1 = v1
         self._infer = infer
         self._lists = lists
+        self._by_body = tuple(by_body)
 
     @property
     def looked_at(self) -> frozenset[str]:
         """The headers, in lower case, that may decide about the way of a request, or belong to its key there."""
-        chosen: Sequence[rules.Rule] = ()
-        if isinstance(self._lists, Embeddings):
-            chosen = [self._lists.rule]
-        elif self._lists is not None:
-            chosen = self._lists.rules
+        chosen = [rule for each in self._by_body for rule in each.chosen]
+        if self._lists is not None:
+            chosen += self._lists.rules
         names = [hdrs.CONTENT_TYPE, _EVENT_ID, JSON_SIZE, *(name for name, _ in _key_headers(chosen))]
         if chosen:
             names.append(hdrs.ACCEPT)
@@ -255,7 +275,7 @@ class Routes:
             return None
         path = origin_form(target).partition("?")[0]
         found = self._match_v1(path) if path.endswith(_V1_ENDS) else _match_v2(path)
-        if self._lists is not None:
+        if self._lists is not None or self._by_body:
             found = self._match_lists(path, headers, found)
         if found is None:
             return None
@@ -308,10 +328,13 @@ class Routes:
 
     def _match_lists(self, path: str, headers: MultiMapping[str], found: Match | None) -> Match | None:
         """The same, if it is a match of a protocol that needs no rules, else by the rules for its path."""
-        if self._lists is None or (found is not None and (found.protocol == "v2" or found.model is not None)):
+        if found is not None and (found.protocol == "v2" or found.model is not None):
             return found
-        if isinstance(self._lists, Embeddings):
-            return Match(None, "lists", by_body=self._lists) if self._lists.rule.matches(path) else found
+        for each in self._by_body:
+            if (by_body := each.at(path)) is not None:
+                return Match(None, "lists", by_body=by_body)
+        if self._lists is None:
+            return found
         route = self._lists.route(path, headers, also_v1=found is not None)
         return found if route is None else Match(None, "lists" if found is None else "v1", route=route)
 

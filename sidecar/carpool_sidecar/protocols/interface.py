@@ -134,6 +134,13 @@ class UpstreamRequest(NamedTuple):
         return steps.at_once(self.read_in_steps(response))
 
 
+def count_parts(rule: str, parts: Sequence[messages.Part], on_part: Callable[[str], None]) -> None:
+    """Tell the rule of each part of a request that goes in a call without the rest."""
+    for request, start, stop in parts:
+        if stop - start < request.payload.row_count:
+            on_part(rule)
+
+
 class RenderedResponse(NamedTuple):
     """One caller's answer as its protocol writes it: all headers but Content-Length, and the body.
 

@@ -55,9 +55,8 @@ class Model:
 
     def __init__(self, *inputs: tuple[Any, ...], most: int | None = 64, answer: Answer = identity) -> None:
         specs = tuple(models.TensorSpec(*each) for each in inputs)
-        self.uneven = 0
         self.transport = Transport(answer)
-        self.codec = tensors_from_v1.Codec(NAME, models.ModelInfo(specs, (), most), self.transport, self._count)
+        self.codec = tensors_from_v1.Codec(NAME, models.ModelInfo(specs, (), most), self.transport)
 
     def parse(self, body: Any, max_rows: int = 1000) -> codec.Payload:
         return self.codec.parse(body if isinstance(body, bytes) else json.dumps(body).encode(), max_rows)
@@ -76,6 +75,3 @@ class Model:
         """What is sent for these instances alone comes back as predictions."""
         payload = self.instances(*instances)
         return json.loads(b"[%b]" % b",".join(self.call((payload, 0, payload.row_count))))
-
-    def _count(self) -> None:
-        self.uneven += 1

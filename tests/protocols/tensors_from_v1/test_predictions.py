@@ -86,12 +86,12 @@ def test_what_json_has_no_number_for_is_a_broken_answer_that_names_the_output(da
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 2)])
-def test_outputs_that_do_not_have_the_rows_are_a_broken_answer_and_counted(shape: tuple[int, ...]) -> None:
+def test_outputs_that_do_not_have_the_rows_are_a_broken_answer_and_end_batching(shape: tuple[int, ...]) -> None:
     given = tensor("FP32", np.zeros(shape), "<f4")
     model = Model(("a", "FP32", (-1,)), answer=lambda _: [given])
     with pytest.raises(errors.UpstreamBroken, match=r"'y' has the shape .*, which is not 2 rows"):
         model.predict(1, 2)
-    assert model.uneven == 1
+    assert model.codec.max_batch_size == 1
 
 
 def test_instances_of_a_model_whose_outputs_were_uneven_travel_alone_until_the_predictor_tells_anew() -> None:

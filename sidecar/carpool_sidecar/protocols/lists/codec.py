@@ -224,17 +224,8 @@ class Codec:
             raise errors.NotMergeable
         template = first.template
         if self._on_part is not None:
-            for request, start, stop in parts:
-                if stop - start < request.payload.row_count:
-                    self._on_part(template.rule.name)
-        pieces: list[bytes | memoryview] = []
-        for number, text in enumerate(template.texts[:-1]):
-            pieces += (text, b"[")
-            for request, start, stop in parts:
-                payload: Payload = request.payload
-                pieces += (payload.cut(number, start, stop), b",")
-            pieces[-1] = b"]"
-        pieces.append(template.texts[-1])
+            interface.count_parts(template.rule.name, parts, self._on_part)
+        pieces = spliced(template.texts, parts)
         shares = answers.Shares.of(parts) if template.rule.shared else answers.Shares.counted(parts)
         read = functools.partial(self._read, template.rule, first.key, shares)
         return interface.UpstreamRequest(target, (), pieces, read)
@@ -453,6 +444,18 @@ class Codec:
         elif not self._mixes:
             told = forms.of(b"[%b]" % value)
         return Column((row,), value, _TOKENS if kind == "list" else kind, told, False), form
+
+
+def spliced(texts: Sequence[bytes], parts: Sequence[messages.Part]) -> list[bytes | memoryview]:
+    """A call: these texts, with a list between each two, of what the parts' payloads `cut` there."""
+    pieces: list[bytes | memoryview] = []
+    for number, text in enumerate(texts[:-1]):
+        pieces += (text, b"[")
+        for request, start, stop in parts:
+            pieces += (request.payload.cut(number, start, stop), b",")
+        pieces[-1] = b"]"
+    pieces.append(texts[-1])
+    return pieces
 
 
 def rules_for(path: str, chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]:

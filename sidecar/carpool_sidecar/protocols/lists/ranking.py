@@ -22,7 +22,6 @@ from carpool_sidecar.protocols.lists import answers, rules
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = b"null"
 _WHOLE = re.compile(rb"[1-9][0-9]{0,8}")
-_ROW = b"%b0%b"  # with any number: only the rest is looked at
 _ROWS_A_STEP = 1000
 
 
@@ -38,9 +37,21 @@ def wanted(rule: rules.Rule, around: Sequence[bytes]) -> Ranked | None:
     given = [text for name in rule.top if (text := bytes(others.get(name, _NULL))) != _NULL]
     if not given:
         return Ranked(rule, None)
-    if len(given) > 1 or not _WHOLE.fullmatch(given[0]):
+    top = whole(given[0])
+    if len(given) > 1 or top is None:
         raise errors.Unbatchable(errors.NotBatched.TOP)
-    return Ranked(rule, int(given[0]))
+    return Ranked(rule, top)
+
+
+def whole(text: bytes) -> int | None:
+    """How many results are wanted; None for what is no whole number from 1 on."""
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def best_first(scores: Sequence[float | None]) -> list[int]:
+    """Places in the order of their scores, of equal ones the earlier first; None and NaN come last."""
+    ranks = [math.inf if score is None or math.isnan(score) else -score for score in scores]
+    return sorted(range(len(ranks)), key=ranks.__getitem__)
 
 
 class Ranked:
@@ -56,9 +67,7 @@ class Ranked:
 
     def _best_first(self, rows: Sequence[bytes]) -> Sequence[bytes]:
         scores = [_score(self._rule, row) for row in rows]
-        ranks = [math.inf if score is None or math.isnan(score) else -score for score in scores]
-        order = sorted(range(len(rows)), key=ranks.__getitem__)  # of equal ones the earlier first
-        return [rows[place] for place in order[: self._top]]
+        return [rows[place] for place in best_first(scores)[: self._top]]
 
 
 def check(rule: rules.Rule, result: answers.Result) -> steps.Steps[None]:
@@ -70,8 +79,7 @@ def check(rule: rules.Rule, result: answers.Result) -> steps.Steps[None]:
         raise _uneven(rule, f"rows have no {rule.index!r}")
     for rows in result.rows.values():
         is_ranked = len(result) == 1
-        texts = map(_ROW.__mod__, zip(*rows, strict=True)) if isinstance(rows, answers.Numbered) else map(bytes, rows)
-        for place, row in enumerate(texts, 1):
+        for place, row in enumerate(answers.texts(rows), 1):
             is_ranked = _score(rule, row) is not None or is_ranked
             if not place % _ROWS_A_STEP:
                 yield

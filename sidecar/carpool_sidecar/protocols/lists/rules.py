@@ -112,6 +112,9 @@ class Rule(pydantic.BaseModel):
     index: Member | None = None
     rank_by: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
     top: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
+    query: Values = ()
+    return_if: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
+    return_as: Values = ()
     shared: Values = ()
     ignore: Annotated[tuple[Member, ...], pydantic.BeforeValidator(_one_or_several)] = ()
     max_batch_size: Annotated[int, pydantic.Field(ge=1, le=100_000)] | None = None
@@ -162,6 +165,10 @@ class Rule(pydantic.BaseModel):
         heads = [place.names[0] for place in self.rows if place.names]
         if self.top and (not self.rank_by or not set(self.top).isdisjoint(heads)):
             raise ValueError("'top' needs 'rank_by', and is not where the rows are")
+        if self.query and (not self.rank_by or any(place.is_columns or not place.names for place in self.rows)):
+            raise ValueError("'query' needs 'rank_by', and a 'list' that is one member")
+        if bool(self.return_if) != bool(self.return_as) or (self.return_if and not self.query):
+            raise ValueError("'return_if' and 'return_as' go together, and need 'query'")
         return self
 
     @property

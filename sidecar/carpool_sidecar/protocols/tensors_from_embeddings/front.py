@@ -5,7 +5,7 @@ Whether a caller wants numbers or base64 is no part of the batch key: both forms
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,6 +15,8 @@ from carpool_sidecar.protocols import models, steps
 from carpool_sidecar.protocols.tensors_from_embeddings import answers, requests, signatures
 from carpool_sidecar.protocols.tensors_from_v1 import codec, values
 
+RULE = "openai-embeddings"
+
 
 class Codec(codec.Codec[signatures.Signature]):
     """See `codec.Codec`; `output` is the name of the output to take, of models that have one of that name."""
@@ -22,9 +24,14 @@ class Codec(codec.Codec[signatures.Signature]):
     list_name = b"data"
 
     def __init__(
-        self, name: models.ModelName, info: models.ModelInfo, transport: codec.Transport, output: str = ""
+        self,
+        name: models.ModelName,
+        info: models.ModelInfo,
+        transport: codec.Transport,
+        output: str = "",
+        on_part: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(name, info, transport)
+        super().__init__(name, info, transport, on_part)
         self._wanted = output
 
     def understand(self, info: models.ModelInfo, has_rows: bool) -> signatures.Signature:
@@ -41,7 +48,7 @@ class Codec(codec.Codec[signatures.Signature]):
         column = yield from values.read(requests.Items(found.spec, found.shape, asked.rows, asked.text))
         outputs = () if signature.output is None else (signature.output,)
         form = answers.Form(msgspec.json.encode(asked.model), asked.is_base64)
-        return codec.Asked((column,), outputs, found.before, form)
+        return codec.Asked((column,), outputs, found.before, form, RULE)
 
     def write(
         self, tensors: Sequence[models.Tensor], asked: Sequence[str], rows: int | None, shares: codec.Shares

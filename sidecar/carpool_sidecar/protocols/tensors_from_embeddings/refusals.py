@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import msgspec
 
 from carpool_sidecar import errors
-
-
-class _Refusal(msgspec.Struct):
-    """How v2 servers refuse over HTTP."""
-
-    error: str
-
-
-_REFUSAL = msgspec.json.Decoder(_Refusal)
+from carpool_sidecar.protocols import refusal_texts
 
 
 def render_error(error: errors.CarpoolError, status: int) -> bytes:
     """The body of an error with this status."""
-    told = {"message": _message(error), "type": _kind(status), "param": _parameter(error), "code": _code(error, status)}
+    told = {
+        "message": refusal_texts.text_of(error),
+        "type": _kind(status),
+        "param": _parameter(error),
+        "code": _code(error, status),
+    }
     return msgspec.json.encode({"error": told})
-
-
-def _message(error: errors.CarpoolError) -> str:
-    if not isinstance(error, errors.UpstreamStatus):
-        return str(error)
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _REFUSAL.decode(error.body).error
-    return error.body.decode(errors="replace") or str(error)
 
 
 def _kind(status: int) -> str:

@@ -60,7 +60,7 @@ def _choose(
     inputs: Sequence[models.TensorSpec], what: str, datatypes: Sequence[str], needed: str, has_rows: bool
 ) -> Input | str:
     """The only input of these datatypes and of a shape that fits, or why there is none."""
-    fit = _fit_text if what == "texts" else _fit_tokens
+    fit = fit_text if what == "texts" else _fit_tokens
     found = [made for spec in inputs if spec.datatype in datatypes and (made := fit(spec, has_rows)) is not None]
     if len(found) != 1:
         return f"the model takes no {what}: that needs exactly {needed}; its inputs: {describe(inputs)}"
@@ -70,7 +70,8 @@ def _choose(
     return found[0]
 
 
-def _fit_text(spec: models.TensorSpec, has_rows: bool) -> Input | None:
+def fit_text(spec: models.TensorSpec, has_rows: bool) -> Input | None:
+    """An input with one string for each row; None if this one has room for others."""
     dimensions = spec.shape[1:] if has_rows else spec.shape
     if any(size not in _ONE for size in dimensions) or len(dimensions) > (1 if has_rows else 2):
         return None

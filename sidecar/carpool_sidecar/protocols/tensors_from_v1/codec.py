@@ -35,13 +35,15 @@ class Transport(Protocol):
 class Asked(NamedTuple):
     """What a request asks for: its rows by input, and the `outputs` that are its answer, all if none is named.
 
-    For a model without a batch dimension the one row goes in a tensor whose first dimensions are `before`.
+    For a model without a batch dimension the one row goes in a tensor whose first dimensions are `before`. `rule` is
+    the name of the rule by which it was found, empty for v1's.
     """
 
     columns: tuple[columns.Column, ...]
     outputs: tuple[str, ...] = ()
     before: columns.Shape = ()
     response_format: interface.ResponseFormat | None = None
+    rule: str = ""
 
 
 Shares = Sequence[tuple[interface.ResponseFormat | None, int]]
@@ -51,10 +53,10 @@ Shares = Sequence[tuple[interface.ResponseFormat | None, int]]
 class Payload(interface.Payload):
     """One request, decoded: a column for each input that it has. `most` is the codec's `max_batch_size` then."""
 
-    __slots__ = ("before", "columns", "has_rows", "outputs")
+    __slots__ = ("before", "columns", "has_rows", "outputs", "rule")
 
     def __init__(self, model: models.ModelName, asked: Asked, has_rows: bool, most: int) -> None:
-        self.columns, self.outputs, self.before, self.response_format = asked
+        self.columns, self.outputs, self.before, self.response_format, self.rule = asked
         self.row_count = self.columns[0].rows
         self.has_rows = has_rows
         # The model, which a path need not name, and how many rows go together.
@@ -78,8 +80,8 @@ class Codec(Generic[M]):
     """The codec of one model and one protocol, whose answers have a list of `list_name`.
 
     `info` may be replaced when the predictor tells anew.
-    `on_uneven` is called when an answer's outputs do not have the batch's rows. From then on rows travel alone, until
-    the predictor tells anew.
+    From an answer on whose outputs do not have the batch's rows, rows travel alone, until the predictor tells anew.
+    `on_part` is told the rule of each part of a request by rule that goes in a call without the rest.
     """
 
     # State: info, with what follows from it; what is known of the model, once it was asked for.
@@ -88,11 +90,11 @@ class Codec(Generic[M]):
         name: models.ModelName,
         info: models.ModelInfo,
         transport: Transport,
-        on_uneven: Callable[[], None] = lambda: None,
+        on_part: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_part = on_part
         self._name = name
         self._transport = transport
-        self._on_uneven = on_uneven
         self.info = info
 
     large = 64 * 1024
@@ -145,6 +147,8 @@ class Codec(Generic[M]):
         """Join the parts' bytes, input by input."""
         ranges: list[tuple[Payload, int, int]] = [(part.request.payload, part.start, part.stop) for part in parts]
         first, shares = ranges[0][0], [(payload.response_format, stop - start) for payload, start, stop in ranges]
+        if first.rule and self._on_part is not None:
+            interface.count_parts(first.rule, parts, self._on_part)
         outputs, rows = first.outputs, sum([size for _, size in shares]) if first.has_rows else None
         before = first.before if rows is None else (rows,)
         tensors = []
@@ -162,6 +166,5 @@ class Codec(Generic[M]):
             found = yield from self.write(tensors, outputs, rows, shares)
         except errors.Uneven:
             self.max_batch_size = 1
-            self._on_uneven()
             raise
         return interface.BatchPredictions(self.list_name, found)

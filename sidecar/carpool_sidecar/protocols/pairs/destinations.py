@@ -1,0 +1,31 @@
+"""Where pairs go: what `--rerank-to` may say."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+V2: Final = "v2"
+KINDS: Final = ("tei-predict", "vllm-score", "v1", V2)
+"""Kinds of predictors that take pairs. Requests to those of v1 and v2 name a model."""
+
+_OF_A_MODEL: Final = ("v1", V2)
+_WRITTEN: Final = re.compile(r"([a-z0-9-]+)(?::([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?")
+
+
+class Destination(NamedTuple):
+    """A kind of predictor, and the model that all requests are for; empty: the one that each names."""
+
+    kind: str
+    model: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Destination:
+        """Raises `ValueError` that says what is allowed."""
+        found = _WRITTEN.fullmatch(text)
+        if found is None or found[1] not in KINDS or (found[2] and found[1] not in _OF_A_MODEL):
+            allowed = ", ".join(KINDS)
+            raise ValueError(
+                f"must be one of {allowed}, and of v1 and v2 with a model, as in v2:MODEL; given: {text!r}"
+            )
+        return cls(found[1], found[2] or "")

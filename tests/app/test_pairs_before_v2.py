@@ -1,0 +1,112 @@
+"""Rerank requests through a whole sidecar in front of the fake v2 server, which is asked over HTTP or gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.app import v2_bench
+from tests.protocols.pairs import stand_ins
+
+
+@pytest.fixture(params=["http", "triton-http", "triton-grpc"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[v2_bench.Bench]:
+    async with v2_bench.running(upstream=request.param, lists="rerank,tei-rerank", rerank_to="v2") as running:
+        yield running
+
+
+async def post(bench: v2_bench.Bench, path: str, body: Any) -> v2_bench.Answer:
+    return await bench.post(path, body, {"Content-Type": "application/json"})
+
+
+async def rank(bench: v2_bench.Bench, query: str, *documents: str, **others: Any) -> v2_bench.Answer:
+    return await post(bench, "/v1/rerank", {"model": "pair_ranker", "query": query, "documents": documents, **others})
+
+
+def told(answer: v2_bench.Answer) -> list[tuple[int, float]]:
+    assert answer.status == 200, answer
+    rows = answer.json if isinstance(answer.json, list) else answer.json["results"]
+    return [(row["index"], row.get("relevance_score", row.get("score"))) for row in rows]
+
+
+@pytest.mark.parametrize("model", ["pair_ranker", "two_ranker", "lone_ranker"])
+async def test_scores_come_in_order_whatever_inputs_the_model_has(bench: v2_bench.Bench, model: str) -> None:
+    answer = await rank(bench, "q", "a", "bé", "c", model=model, top_n=2, return_documents=True)
+    assert told(answer) == stand_ins.ranked("q", ["a", "bé", "c"], 2)
+    texts = ["a", "bé", "c"]
+    assert [row["document"]["text"] for row in answer.json["results"]] == [texts[place] for place, _ in told(answer)]
+    assert answer.json["model"] == model
+
+
+async def test_callers_with_other_queries_share_a_call(bench: v2_bench.Bench) -> None:
+    bench.fake.gate.clear()
+    earlier = asyncio.ensure_future(rank(bench, "first", "a"))
+    await bench.fake.at_work(1)
+    tasks = [asyncio.ensure_future(rank(bench, query, "a", "b")) for query in ("q", "r", "s")]
+    await bench.queued(4)
+    bench.fake.gate.set()
+    await earlier
+    answers = await asyncio.gather(*tasks)
+    assert [told(each) for each in answers] == [stand_ins.ranked(query, "ab") for query in "qrs"]
+    assert bench.fake.batches == [1, 6]
+
+
+async def test_a_list_longer_than_the_model_takes_is_split_and_counted_by_its_rule(bench: v2_bench.Bench) -> None:
+    texts = [f"text {number}" for number in range(20)]
+    assert told(await rank(bench, "q", *texts)) == stand_ins.ranked("q", texts)
+    assert sorted(bench.fake.batches) == [4, 8, 8]
+    assert await bench.metric('carpool_list_parts_total{rule="rerank"}') == 3
+
+
+async def test_each_dialect_is_answered_in_its_own_form(bench: v2_bench.Bench) -> None:
+    answer = await post(bench, "/rerank", {"model": "two_ranker", "query": "q", "texts": ["a"], "return_text": True})
+    assert answer.json == [{"index": 0, "score": stand_ins.score("q", "a"), "text": "a"}]
+
+
+async def test_a_score_that_is_no_number_comes_last(bench: v2_bench.Bench) -> None:
+    assert told(await rank(bench, "q", "nan", "a")) == [(1, stand_ins.score("q", "a")), (0, None)]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"model": None}, 400, "the member 'model' is missing"),
+        ({"model": "stranger"}, 404, "the model 'stranger' does not exist"),
+        ({"model": "embedder"}, 400, "the model has 0 outputs that may be scores"),
+        ({"model": "add_sub"}, 400, "the model has 2 outputs that may be scores"),
+        ({"documents": []}, 400, "rule 'rerank': 'documents' is empty"),
+        ({"truncate": True}, 400, "rule 'rerank': 'truncate' cannot be passed on to a predictor that speaks v2"),
+        ({"documents": ["poison"]}, 500, "a document is poison"),
+    ],
+)
+async def test_errors_are_told_as_clients_of_rerank_know_them(
+    bench: v2_bench.Bench, change: dict[str, Any], status: int, words: str
+) -> None:
+    answer = await rank(bench, "q", **{"documents": ["a"], **change})
+    assert answer.status == status
+    assert words in answer.json["error"]["message"]
+    assert answer.json["message"] == answer.json["detail"] == answer.json["error"]["message"]
+
+
+async def test_one_bad_document_fails_its_caller_alone(bench: v2_bench.Bench) -> None:
+    one, two = await asyncio.gather(rank(bench, "q", "a", "b"), rank(bench, "r", "poison"))
+    assert told(one) == stand_ins.ranked("q", "ab")
+    assert two.status == 500
+
+
+async def test_a_setting_may_name_the_model_for_all() -> None:
+    async with v2_bench.running(upstream="triton-http", lists="tei-rerank", rerank_to="v2:pair_ranker") as bench:
+        answer = await post(bench, "/rerank", {"query": "q", "texts": ["a", "b"]})
+        assert told(answer) == stand_ins.ranked("q", "ab")
+
+
+async def test_embeddings_and_rerank_requests_go_together() -> None:
+    async with v2_bench.running(upstream="triton-http", lists="openai-embeddings,rerank", rerank_to="v2") as bench:
+        texts = ["x" * number for number in range(20)]
+        answer = await post(bench, "/v1/embeddings", {"model": "embedder", "input": texts})
+        assert [row["embedding"][0] for row in answer.json["data"]] == list(range(20))
+        assert await bench.metric('carpool_list_parts_total{rule="openai-embeddings"}') == 3
+        assert told(await rank(bench, "q", "a")) == stand_ins.ranked("q", "a")

@@ -1,0 +1,136 @@
+"""Rerank requests through a whole sidecar in front of a predictor that takes pairs: shared calls, limits, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.app.fake_predictor import Seen
+from tests.protocols.pairs import stand_ins
+
+PATHS = {"documents": "/v1/rerank", "texts": "/rerank"}
+
+
+def ranker(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
+    """A predictor with every way of taking pairs, and no /rerank."""
+    found = stand_ins.PATHS.get(request.path)
+    if found is None:
+        return web.json_response({"error": f"no {request.path}"}, status=404)
+    body = json.loads(seen.body)
+    if "poison" in seen.body.decode():
+        return web.json_response({"error": "a text is poison", "error_type": "validation"}, status=422)
+    return web.json_response(found(body))
+
+
+def asked(query: str, *documents: str, name: str = "documents", **others: Any) -> str:
+    return json.dumps({"query": query, name: documents, "model": "ranker", **others})
+
+
+def told(answer: tuple[int, bytes, Any]) -> list[tuple[int, float]]:
+    assert answer[0] == 200, answer
+    found = json.loads(answer[1])
+    rows = found if isinstance(found, list) else found["results"]
+    return [(row["index"], row.get("relevance_score", row.get("score"))) for row in rows]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("to", sorted([*stand_ins.KINDS, "v1"]))
+async def test_callers_with_other_queries_share_a_call_and_get_what_each_gets_alone(sidecar_of, to):
+    bench = await sidecar_of(max_batch_size=6, max_latency=500, lists="rerank", rerank_to=to)
+    bench.predictor.behave = ranker
+    bodies = [asked("q", "a", "b", "c"), asked("r", "a", "d", top_n=1), asked("s", "e", return_documents=True)]
+    answers = await bench.post_all(*bodies, path="/v1/rerank")
+    assert [seen.target for seen in bench.predictor.seen] == [
+        {"tei-predict": "/predict", "vllm-score": "/score"}.get(to, "/v1/models/ranker:predict")
+    ]
+    expected = [stand_ins.ranked("q", "abc"), stand_ins.ranked("r", "ad", 1), stand_ins.ranked("s", "e")]
+    assert [told(answer) for answer in answers] == expected
+    assert json.loads(answers[2][1])["results"][0]["document"] == {"text": "e"}
+    assert await bench.metric("carpool_batch_size_sum") == 6
+    alone = [await bench.post(body, path="/v1/rerank") for body in bodies]
+    assert [told(answer) for answer in alone] == expected
+
+
+@pytest.mark.looptime
+async def test_dialects_of_one_path_share_a_call(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists="rerank,tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    bodies = [asked("q", "a", "b"), asked("r", "c", name="texts", return_text=True)]
+    one, two = await bench.post_all(*bodies, path="/rerank")
+    assert len(bench.predictor.seen) == 1
+    assert [told(one), told(two)] == [stand_ins.ranked("q", "ab"), stand_ins.ranked("r", "c")]
+    assert json.loads(two[1])[0]["text"] == "c"
+
+
+@pytest.mark.looptime
+async def test_a_list_longer_than_the_server_takes_goes_in_parts_that_are_counted(sidecar_of):
+    bench = await sidecar_of(max_batch_size=100, max_latency=0, lists="tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    texts = [f"text {number}" for number in range(70)]
+    answer = await bench.post(asked("q", *texts, name="texts"), "/rerank")
+    assert told(answer) == stand_ins.ranked("q", texts)
+    assert [len(json.loads(seen.body)["inputs"]) for seen in bench.predictor.seen] == [32, 32, 6]
+    assert await bench.metric('carpool_list_parts_total{rule="tei-rerank"}') == 3
+    assert answer[2]["carpool-batch-count"] == "3"
+
+
+@pytest.mark.looptime
+async def test_a_list_is_held_to_the_characters_of_its_rule_with_the_query_of_each_pair(sidecar_of):
+    own = "{own: {extends: rerank, max_characters: 20}}"
+    bench = await sidecar_of(max_batch_size=100, max_latency=0, lists=own, rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    texts = ["aaaaa", "bbbbb", "ccccc", "ddddd"]
+    assert told(await bench.post(asked("qqqqq", *texts), "/rerank")) == stand_ins.ranked("qqqqq", texts)
+    assert [len(json.loads(seen.body)["inputs"]) for seen in bench.predictor.seen] == [2, 2]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "documents",
+            {"error": {"message": "a text is poison", "type": "predictor_status", "param": None, "code": 422}},
+        ),
+        ("texts", {"error": "a text is poison", "error_type": "predictor_status"}),
+    ],
+)
+async def test_what_the_predictor_refuses_is_told_its_caller_in_its_own_words_and_no_other(sidecar_of, name, expected):
+    rule = {"documents": "rerank", "texts": "tei-rerank"}[name]
+    bench = await sidecar_of(max_batch_size=3, max_latency=500, lists=rule, rerank_to="tei-predict", retry_budget=100)
+    bench.predictor.behave = ranker
+    one, two = await bench.post_all(asked("q", "a", "b", name=name), asked("r", "poison", name=name), path=PATHS[name])
+    assert told(one) == stand_ins.ranked("q", "ab")
+    assert two[0] == 422
+    assert json.loads(two[1]).items() >= expected.items()
+
+
+@pytest.mark.looptime
+async def test_a_request_that_no_pairs_can_be_made_of_is_answered_400_and_never_sent(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=0, lists="tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    status, body, _ = await bench.post('{"query": "q", "texts": []}', "/rerank")
+    assert (status, json.loads(body)) == (
+        400, {"error": "rule 'tei-rerank': 'texts' is empty", "error_type": "bad_request"},
+    )  # fmt: skip
+    assert not bench.predictor.seen
+
+
+@pytest.mark.looptime
+async def test_an_answer_with_fewer_rows_is_an_error_of_the_predictor(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=0, lists="tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = lambda seen, request: web.json_response([[{"score": 1, "label": "x"}]] * 5)
+    status, body, _ = await bench.post(asked("q", "a", name="texts"), "/rerank")
+    assert (status, json.loads(body)["error"]) == (502, "the predictor's answer has 5 rows; the batch has 1")
+
+
+@pytest.mark.looptime
+async def test_other_paths_stay_as_they_are(sidecar_of):
+    bench = await sidecar_of(max_batch_size=3, max_latency=0, lists="tei-rerank,tei-embed", rerank_to="tei-predict")
+    bench.predictor.behave = lambda seen, request: web.json_response([[1.0]])
+    await asyncio.gather(bench.post('{"inputs": "a"}', "/embed"), bench.post('{"inputs": "a"}', "/predict"))
+    assert sorted(seen.target for seen in bench.predictor.seen) == ["/embed", "/predict"]
