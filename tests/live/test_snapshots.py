@@ -52,6 +52,11 @@ def test_counts_are_those_of_the_metrics_page():
     assert (totals.unbatched, totals.predictor_errors) == ({}, {})
 
 
+def test_the_largest_batch_is_the_last_of_the_allowed_sizes_where_those_end_before_the_setting():
+    stand = Stand(max_batch_size=64, allowed_batch_sizes="1,8,32")
+    assert stand.take().largest_batch == stand.settings.scheduler_limits.max_batch_size == 32
+
+
 def test_rates_are_those_of_the_last_two_seconds():
     stand = Stand()
     assert stand.take().rates is None

@@ -116,6 +116,7 @@ class Snapshot(msgspec.Struct):
     held_bytes: int
     learned: Mapping[str, float]
     sentences: Sequence[str]
+    largest_batch: int
     knee: int
     settings: Mapping[str, object]
     viewers: int
@@ -198,6 +199,7 @@ class Snapshots:
             held_bytes=core.ledger.held,
             learned={name: value for name, value in learned.items() if math.isfinite(value)},
             sentences=_sentences(settings, core, learned),
+            largest_batch=int(core.limits.max_batch_size),
             knee=sentences.knee(learned, int(core.limits.max_batch_size)) if settings.is_adaptive else 0,
             settings={name: getattr(settings, name) for name in settings.live},
             viewers=viewers,

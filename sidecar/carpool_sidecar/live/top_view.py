@@ -50,7 +50,7 @@ def _figures(snapshot: Mapping[str, Any]) -> RenderableType:
     table = Table(box=box.ROUNDED, expand=True, border_style="dim", header_style="dim")
     rates, wait, predictor = snapshot["rates"], snapshot["wait"], snapshot["predictor"]
     size = rates["rows"] / rates["batches"] if rates and rates["batches"] else None
-    cap = snapshot["settings"]["max_batch_size"]
+    cap = snapshot["largest_batch"]
     learned = snapshot["learned"]
     load = f"{learned['utilisation']:.0%}" if learned.get("capacity") else "–"
     cells = {

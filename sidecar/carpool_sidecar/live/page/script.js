@@ -86,7 +86,7 @@ const TILES = [
   ["size", "Batch size", (s) => {
     if (!s.rates || !s.rates.batches) return null;
     const mean = s.rates.rows / s.rates.batches;
-    return [mean.toFixed(1), `of ${count(s.settings.max_batch_size)}`, mean, `${rate(s.rates.batches)} batches a second`];
+    return [mean.toFixed(1), `of ${count(s.largest_batch)}`, mean, `${rate(s.rates.batches)} batches a second`];
   }],
   ["wait", "Wait for a batch", (s) => s.wait.count && [ms(s.wait.p50), "ms, median", s.wait.p99, `99 % within ${ms(s.wait.p99)} ms`]],
   ["predictor", "Predictor", (s) => s.predictor.count && [ms(s.predictor.p50), "ms, median", s.predictor.p99, `99 % within ${ms(s.predictor.p99)} ms`]],
@@ -132,7 +132,7 @@ function showTiles(snapshot) {
 
 // What an instance costs by the size of its batch, as it was learned: S(n) / n, both sides of it in logarithms of sizes.
 function showCurve(s) {
-  const { service_fixed_seconds: fixed, service_instance_seconds: each } = s.learned, most = s.settings.max_batch_size;
+  const { service_fixed_seconds: fixed, service_instance_seconds: each } = s.learned, most = s.largest_batch;
   const curve = $("curve");
   curve.hidden = !s.knee || most < 2;
   if (curve.hidden) return;
