@@ -182,3 +182,20 @@ def test_bad_arguments_end_with_one_line_and_status_2(tmp_path: Path, capsys, ur
         probe_command.main(["--url", url, "--body", str(file)])
     assert end.value.code == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("max_batch_size: 6", 4), ("max_bytes: 60", 4), ("max_characters: 40", 8), ("index: index", 16)],
+)
+async def test_no_batch_is_larger_than_the_limits_of_its_rule(
+    server: Server, tmp_path: Path, capsys, limit: str, most: int
+) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"input":["abcde"]}')
+    rule = f"{{own: {{path: /e, list: input, answers: data, {limit}}}}}"
+    words = ["--url", server.url + "/e", "--lists", rule, "--body", str(body), "--largest", "16", "--json"]
+    assert await probe(*words) == 0
+    told = capsys.readouterr()
+    assert max(server.sizes) == most
+    assert [each["instances"] for each in json.loads(told.out)["sizes"]][-1] == most

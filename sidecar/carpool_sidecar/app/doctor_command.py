@@ -104,7 +104,8 @@ async def _examine(base: yarl.URL, chosen: argparse.Namespace, own: Sequence[rul
         return found
     caller = measuring.Caller(yarl.URL(f"{base}{target.path}"), target.codec, chosen.header, chosen.timeout)
     try:
-        probed = await measuring.measure(caller, target.payloads, _LARGEST, chosen.seconds, arguments.say)
+        largest = measuring.fitting(target.codec, target.payloads, _LARGEST, arguments.say)
+        probed = await measuring.measure(caller, target.payloads, largest, chosen.seconds, arguments.say)
     finally:
         await caller.close()
     return examination.judge(found, target.path, target.by, probed, target.made_up)

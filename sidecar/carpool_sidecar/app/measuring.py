@@ -18,7 +18,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import admin_client, errors
 from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface, models, v1
-from carpool_sidecar.protocols.lists import answers, rules
+from carpool_sidecar.protocols.lists import answers, room, rules
 from carpool_sidecar.protocols.lists import codec as lists_codec
 from carpool_sidecar.protocols.v2_http import codec as v2_codec
 from carpool_sidecar.upstream import predictor
@@ -89,6 +89,23 @@ def payload(codec: interface.Codec, name: str, body: bytes) -> interface.Payload
         raise ValueError(f"{name} cannot be batched: {verdict.reason.meaning}") from None
     except errors.CarpoolError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def fitting(
+    codec: interface.Codec, payloads: Sequence[interface.Payload], largest: int, say: Callable[[str], None]
+) -> int:
+    """How many of these requests, in turn, up to the `largest` number, go in one call by the limits of their rule.
+
+    One at least: what one alone takes up, the sidecar would send in parts. Fewer than the `largest` are told.
+    """
+    rows = taken = 0
+    for count, each in enumerate(itertools.islice(itertools.cycle(payloads), largest)):
+        rows += each.row_count
+        taken += sum(each.row_room(0, each.row_count))
+        if count and (rows > codec.max_batch_size or taken > room.WHOLE):
+            say(f"the rule of these requests lets {count} of them into one call: no larger batches are tried")
+            return count
+    return largest
 
 
 async def measure(

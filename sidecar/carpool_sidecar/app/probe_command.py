@@ -40,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
         codec = measuring.codec_for(url.raw_path, measuring.rules_of(chosen.lists))
         payloads = [measuring.payload(codec, name, body) for name, body in chosen.body]
         caller = measuring.Caller(url, codec, measuring.headers(chosen.header), chosen.timeout)
-        found = asyncio.run(_measure(caller, payloads, chosen.largest))
+        largest = measuring.fitting(codec, payloads, chosen.largest, arguments.say)
+        found = asyncio.run(_measure(caller, payloads, largest))
     except ValueError as error:
         settings.fail(PROG, str(error))
     except KeyboardInterrupt:
