@@ -102,6 +102,10 @@ bench-peers: $(VENV)/.tests ## measure: measure Carpool beside mosec, Triton, Ra
 bench-library: $(VENV)/.tests ## measure: measure batched functions beside batched, async-batcher, Ray Serve and others (ARGS="--quick --only zero")
 	@$(py) -m benchmarks.library $(ARGS)
 
+.PHONY: scenes
+scenes: $(VENV)/.tests $(own_uv) ## measure: real model servers without and with the sidecar (ARGS="--only mlserver", --list: what each needs)
+	@$(py) -m benchmarks.scenes $(ARGS)
+
 .PHONY: bench-gpu
 bench-gpu: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.gpu ## measure: measure on a GPU: what batching buys, the policy, the sidecar alone (ARGS="--only minilm --plan")
 	@$(py) -m benchmarks.gpu $(ARGS)
@@ -217,6 +221,7 @@ lock: $(py) $(own_uv) ## upkeep: pin all requirements again (UPGRADE=1: to newer
 	@for name in embedder kserve; do $(compile) e2e/lists/requirements/$$name.in -c predictor/requirements.txt \
 	  -o e2e/lists/requirements/$$name.txt; done
 	@$(compile) --no-deps e2e/lists/requirements/vllm.in -o e2e/lists/requirements/vllm.txt
+	@for file in benchmarks/scenes/requirements/*.in; do $(filter-out --generate-hashes,$(compile)) $$file -o $${file%.in}.txt; done
 
 .PHONY: clean
 clean: ## upkeep: remove the virtual environment, caches and results

@@ -105,9 +105,16 @@ class Child:
 
 @contextlib.contextmanager
 def running(
-    name: str, command: Sequence[str], cores: set[int] | None = None, env: Mapping[str, str] | None = None
+    name: str,
+    command: Sequence[str],
+    cores: set[int] | None = None,
+    env: Mapping[str, str] | None = None,
+    folder: pathlib.Path | None = None,
 ) -> Iterator[Child]:
-    """Run a command for the length of a `with` block, on the given cores; `env` is added to the environment."""
+    """Run a command for the length of a `with` block, on the given cores, in `folder` if that is given.
+
+    `env` is added to the environment.
+    """
     with tempfile.NamedTemporaryFile(prefix=f"carpool-{name}-", suffix=".log") as output:
         with machine.pinned(cores):
             process = subprocess.Popen(
@@ -116,6 +123,7 @@ def running(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                cwd=folder,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **(env or {})},
             )
         child = Child(name, process, output)

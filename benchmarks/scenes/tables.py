@@ -1,0 +1,214 @@
+"""What scenes measured as one table, for a terminal and for the page in docs, and as JSON.
+
+A file has each scene with the facts of its own run (machine, versions, command, date), so that a run of one scene
+renews that one and leaves the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import report
+from benchmarks.scenes import catalogue, scene, stage
+from benchmarks.sim import tables as plain
+
+BEGIN, END = "<!-- figures: made by python -m benchmarks.scenes --from … --page docs/scenes.md -->", "<!-- end -->"
+PAYS = 1.1
+"""The gain from which on the table says that batching pays; what is nearer to 1 is noise of a shared machine."""
+
+Played = dict[str, dict[str, Any]]
+"""By a scene's name: its `outcome`, the `facts` of its run, and the `plan` that it was played by."""
+
+
+def read(file: pathlib.Path) -> Played:
+    """What a file has; empty if there is none. Raises `ValueError` for one that no run of this program wrote."""
+    if not file.exists():
+        return {}
+    found = json.loads(file.read_text())
+    if not isinstance(found, dict) or not isinstance(found.get("scenes"), dict):
+        raise ValueError(f"{file} has no scenes; `make scenes` writes such a file")
+    return dict(found["scenes"])
+
+
+def write(file: pathlib.Path, played: Played) -> None:
+    """Keep it."""
+    report.write(file, {"scenes": played})
+
+
+def entry(outcome: stage.Outcome, plan: stage.Plan, facts: dict[str, Any]) -> dict[str, Any]:
+    """A scene of `Played`."""
+    return {"outcome": dataclasses.asdict(outcome), "plan": dataclasses.asdict(plan), "facts": facts}
+
+
+@dataclasses.dataclass
+class Figures:
+    """The medians of a way's rounds: rate in rows/s, times in seconds, `gain` and `saved` beside those without."""
+
+    rate: float
+    p50: float
+    p99: float
+    work: float
+    gain: float
+    saved: float
+    mean_batch: float | None
+    wrong: int
+    failed: int
+    difference: float
+
+
+def figures(rounds: Sequence[dict[str, Any]], way: str) -> Figures | None:
+    """Those of a way; None if it was not measured. The gain is the median of what each round gained beside its own
+    round without: rounds that were disturbed together do not count twice."""
+    mine = [each for each in rounds if each["way"] == way]
+    if not mine:
+        return None
+    bases = [each for each in rounds if each["way"] == stage.WITHOUT]
+    pairs = list(zip(mine, bases, strict=False))
+    gains = [each["rate"] / base["rate"] for each, base in pairs if base["rate"]]
+    saved = [base["work"] / each["work"] for each, base in pairs if each["work"]]
+    batches = [each["mean_batch"] for each in mine if each["mean_batch"] is not None]
+    return Figures(
+        rate=statistics.median(each["rate"] for each in mine),
+        p50=statistics.median(each["p50"] for each in mine),
+        p99=statistics.median(each["p99"] for each in mine),
+        work=statistics.median(each["work"] for each in mine),
+        gain=statistics.median(gains) if gains else 0.0,
+        saved=statistics.median(saved) if saved else 0.0,
+        mean_batch=statistics.median(batches) if batches else None,
+        wrong=sum(each["wrong"] for each in mine),
+        failed=sum(sum(each["errors"].values()) for each in mine),
+        difference=max(each["difference"] for each in mine),
+    )
+
+
+def table(played: Played, scenes: Sequence[scene.Scene]) -> plain.Table:
+    """A row for each scene that was played."""
+    many = f"{stage.ROWS_OF_MANY} rows a request"
+    header = ["server", "model", "without: req/s", "p50 / p99 ms", many, "its own batching", "p99 ms"]
+    header += ["with the sidecar", "p50 / p99 ms", "rows a call", "CPU ms a row", "answers", "others"]
+    rows = [_row(each, played[each.name]) for each in scenes if each.name in played and _has_figures(played[each.name])]
+    return plain.Table("Without, with the server's own batching, and with the sidecar", header, rows)
+
+
+def verdicts(played: Played, scenes: Sequence[scene.Scene]) -> list[str]:
+    """A sentence for each scene of which there is something to say."""
+    lines = []
+    for each in scenes:
+        found = figures(played[each.name]["outcome"]["rounds"], stage.WITH) if each.name in played else None
+        if found is not None:
+            lines.append(f"- **{title(each)}**: {_verdict(each, played[each.name], found)}")
+    return lines
+
+
+def absences(played: Played, scenes: Sequence[scene.Scene]) -> list[str]:
+    """Who is not in the table, and why."""
+    lines = []
+    for each in scenes:
+        reason = played[each.name]["outcome"]["absence"] if each.name in played else "not measured yet"
+        if reason:
+            lines.append(f"- {title(each)}: {' '.join(reason.split())[:400]}")
+    return lines + [f"- {each.server}: {each.why}" for each in catalogue.MISSING]
+
+
+def page(played: Played, scenes: Sequence[scene.Scene]) -> str:
+    """All of it for the docs, with where and when it was measured."""
+    parts = [_heading(played, scenes), plain.markdown(table(played, scenes)), "\n".join(verdicts(played, scenes))]
+    if missing := absences(played, scenes):
+        parts.append("**Not played**\n\n" + "\n".join(missing))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def renewed(text: str, content: str) -> str:
+    """A document with this in place of what stands between its marks. Raises `ValueError` if it has no marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"there is no {BEGIN!r} with {END!r} after it")
+    return f"{before}{begin}\n{content}{end}{after}"
+
+
+def title(each: scene.Scene) -> str:
+    """What a scene is called in sentences."""
+    return f"{each.server}, {each.model}"
+
+
+def _has_figures(played: dict[str, Any]) -> bool:
+    return bool(played["outcome"]["rounds"])
+
+
+def _row(each: scene.Scene, played: dict[str, Any]) -> list[str]:
+    rounds = played["outcome"]["rounds"]
+    base, many, own, ours = (figures(rounds, way) for way in (stage.WITHOUT, stage.MANY, stage.OWN, stage.WITH))
+    assert base is not None
+    assert ours is not None
+    return [
+        f"{each.server} {played['outcome']['version']}",
+        each.model,
+        _rate(base.rate),
+        _times(base),
+        _gain(many) if many else "",
+        _gain(own) if own else ("always on" if each.always else "none"),
+        f"{own.p99 * 1000:,.0f}" if own else "",
+        _gain(ours),
+        _times(ours),
+        f"{ours.mean_batch:.1f}" if ours.mean_batch else "",
+        f"{base.work * 1000:.2f} / {ours.work * 1000:.2f} ({ours.saved:.1f}x)",
+        _answers(ours),
+        f"{statistics.median(each['others'] for each in rounds):.0%}",
+    ]
+
+
+def _answers(found: Figures) -> str:
+    if found.wrong or found.failed:
+        return f"{found.wrong} wrong, {found.failed} failed"
+    return "equal" if not found.difference else f"within {found.difference:.0e}"
+
+
+def _verdict(each: scene.Scene, played: dict[str, Any], ours: Figures) -> str:
+    own = figures(played["outcome"]["rounds"], stage.OWN)
+    if ours.wrong:
+        told = f"not to be used as it is: {ours.wrong} answers were not the row's own"
+    elif ours.gain >= PAYS:
+        told = f"the sidecar gives {ours.gain:.1f} times as many answers"
+    elif ours.gain > 1 / PAYS:
+        told = "the sidecar changes nothing"
+    else:
+        told = f"batching does not pay: {ours.gain:.1f} times as many answers with the sidecar"
+    if own is not None:
+        told += f", its own batching {own.gain:.1f} times"
+    if own is not None and own.wrong:
+        told += f", of which {own.wrong} were not the row's own"
+    if each.always:
+        told += f"; {each.always}"
+    return told + (f"; {each.remark}." if each.remark else ".")
+
+
+def _heading(played: Played, scenes: Sequence[scene.Scene]) -> str:
+    """Where, when and how: once, if all were the same."""
+    found = [played[each.name] for each in scenes if each.name in played and _has_figures(played[each.name])]
+    return "\n".join(dict.fromkeys(map(_conditions, found)))
+
+
+def _conditions(one: dict[str, Any]) -> str:
+    facts, plan, here = one["facts"], one["plan"], one["facts"]["machine"]
+    how = f"{plan['callers']} callers, medians of {plan['rounds']} rounds of {plan['seconds']:g} s"
+    where = f"{here['cpu']}, {here['usable_cores']} cores for server, sidecar and callers together"
+    software = f"Python {here['python']}; sidecar as {facts['sidecar']}"
+    return f"{facts['date'][:10]}; {where}; {software}; {how}."
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
+def _gain(found: Figures) -> str:
+    return f"{_rate(found.rate)} ({found.gain:.1f}x)"
+
+
+def _times(found: Figures) -> str:
+    return f"{found.p50 * 1000:,.0f} / {found.p99 * 1000:,.0f}"
