@@ -31,6 +31,11 @@ _CHOSEN: dict[str, Any] = {
     "max_body_bytes": 400_000, "max_queue_instances": 64, "max_queue_bytes": 1 << 30, "quiet_period": 0.0,
 }  # fmt: skip
 _AT_ONCE = 300  # clients
+# Newer Pythons call 413 what RFC 9110 does, and read JSON so deep that older ones call it nested too deeply to its end.
+_BY_INTERPRETER = (
+    ("413 Request Entity Too Large", "413 Content Too Large"),
+    ('41⏎⏎{"error":"the body is nested too deeply"}', '36⏎⏎{"error":"Input data was truncated"}'),
+)
 _SLOT, _LONG = 0.1, 2.0  # seconds: those who have the predictor to themselves; longer waits leave no connection
 
 Outcomes = dict[str, str]
@@ -164,8 +169,15 @@ def differences(was: Outcomes, now: Outcomes) -> Iterator[str]:
         before = was.get(key)
         if before is None:
             yield f"{key}: new"
-        elif before != told:
+        elif before != told and _on_any(before) != _on_any(told):
             yield f"{key}\n--- was\n{before}\n+++ is\n{told}"
+
+
+def _on_any(told: str) -> str:
+    """The outcome in words that do not depend on the interpreter."""
+    for older, newer in _BY_INTERPRETER:
+        told = told.replace(older, newer)
+    return told
 
 
 def main() -> None:
