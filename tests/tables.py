@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 import pydantic
-from pydantic import alias_generators
 from pydantic_settings import BaseSettings
 
 from carpool import prometheus
@@ -17,12 +16,10 @@ from carpool_injector.core import decision, servers
 from carpool_injector.core import refusals as injector_refusals
 from carpool_injector.core import settings as injector_settings
 from carpool_injector.webhook import metrics as injector_metrics
-from carpool_injector.webhook import options
 from carpool_predictor import config as predictor_config
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_grpc import statuses
-from tests.charts import pages as chart_pages
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "injector" / "README.md")
@@ -211,10 +208,12 @@ def skips() -> str:
 
 
 def reasons() -> str:
-    """Why a pod that asks for a sidecar cannot have it."""
-    rows = ["| code | what is wrong | what to change |", "|---|---|---|"]
-    rows += [f"| `{row.code}` | {_facts(row.words)} | {_facts(row.fix)} |" for row in injector_refusals.Reason]
-    return "\n".join(rows)
+    """Why a pod that asks for a sidecar cannot have it. What to change stands with each refusal itself."""
+    words: dict[str, list[str]] = {}
+    for row in injector_refusals.Reason:
+        words.setdefault(row.code, []).append(_facts(row.words))
+    rows = [f"| `{code}` | {'; or '.join(dict.fromkeys(found))} |" for code, found in words.items()]
+    return "\n".join(["| code | what is wrong |", "|---|---|", *rows])
 
 
 def http_errors() -> str:
@@ -244,18 +243,6 @@ def recognised_servers() -> str:
     return "\n".join(rows)
 
 
-def injector_flags() -> str:
-    """Every flag of `carpool-injector serve`: those that values of the chart explain by name alone."""
-    explained = {value.path for value in chart_pages.values()}
-    named, rows = [], ["| flag | default | meaning |", "|---|---|---|"]
-    for name, option in options.Options.model_fields.items():
-        if alias_generators.to_camel(name) in explained:
-            named.append(settings.flag(name))
-        else:
-            rows.append(f"| `{settings.flag(name)}` | {_shown(option.default)} | {_cell(option.description)} |")
-    return f"{_codes(named)}, which the chart's values of these names explain; and\n\n" + "\n".join(rows)
-
-
 def metrics_of_injector() -> str:
     """Every metric of the injector."""
     made = injector_metrics.Metrics()
@@ -283,12 +270,6 @@ def _cell(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "/")
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, dict) and value:
-        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
-    return "empty" if value in (None, "", (), {}) else f"`{value}`"
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "reasons for not batching": reasons_for_not_batching,
     "built-in lists": built_in_lists,
@@ -308,7 +289,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "why not": skips,
     "refusals of the injector": reasons,
     "reviews without an answer": http_errors,
-    "injector flags": injector_flags,
     "injector metrics": metrics_of_injector,
 }
 

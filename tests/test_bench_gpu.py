@@ -351,10 +351,11 @@ def test_the_page_has_every_table_and_names_each_run_once() -> None:
     assert len(widths) <= 2  # the table's, and the line that names the run
 
 
-def test_the_page_for_readers_has_the_figures_without_verdicts_and_without_how_busy_the_measuring_was() -> None:
+def test_the_page_for_readers_has_what_batching_buys_without_verdicts_and_what_is_for_who_works_on_it() -> None:
     page = program.markdown(SECTIONS, is_for_readers=True)
     assert "| 128, with | 12,500 | 12.5x |" in page
-    assert not [word for word in ("Targets", "cores busy", "lag") if word in page]
+    assert not [word for word in ("Targets", "cores busy", "lag", "S(n)", "Precisions", "80% of") if word in page]
+    assert page.count("`python -m benchmarks.gpu`") == 1
 
 
 def test_a_run_is_named_by_its_command_without_places_and_by_a_commit_that_has_no_changes() -> None:

@@ -108,16 +108,18 @@ def _publish(options: argparse.Namespace, console: Console, sections: Sequence[r
 
 
 def markdown(sections: Sequence[results.Section], *, is_for_readers: bool = False) -> str:
-    """All of it as a page: runs that are the same are named once. Verdicts, and how busy the machine was with the
-    measuring, are for who works on it.
+    """All of it as a page: runs that are the same are named once. Verdicts, tables of single parts, and how busy the
+    machine was with the measuring, are for who works on it.
     """
     parts = [] if is_for_readers else [tables.markdown(tables.verdict_table(tables.verdicts(sections)))]
     told: dict[str, Any] | None = None
     for section in sections:
-        if section.facts != told:
+        shown = tables_of(section)
+        if is_for_readers:
+            shown = [table.for_readers() for table in shown if table.is_for_readers]
+        if shown and section.facts != told:
             told = section.facts
             parts.append(results.heading(told))
-        shown = [table.for_readers() if is_for_readers else table for table in tables_of(section)]
         parts += map(tables.markdown, shown)
     return "\n\n".join(parts) + "\n"
 

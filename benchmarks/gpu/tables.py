@@ -20,6 +20,11 @@ class Table(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    @property
+    def is_for_readers(self) -> bool:
+        """Whether it tells what batching buys, or how peers do. All other tables are for who works on Carpool."""
+        return self.title.startswith(_FOR_READERS)
+
     def for_readers(self) -> Table:
         """Without columns that tell how the machine was busy with the measuring, and without those that are empty."""
         kept = [
@@ -31,6 +36,7 @@ class Table(NamedTuple):
         return Table(self.title, [self.columns[place] for place in kept], rows)
 
 
+_FOR_READERS = ("Without and with the sidecar", "Requests/s by number", "p50 / p99 in ms by number")
 _OF_THE_MEASURING = {"client's lag p99", "cores busy"}
 
 

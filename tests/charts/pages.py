@@ -1,7 +1,8 @@
 """What is made from the chart: README, a template, manifests/install.yaml. `python -m tests.charts` writes them.
 
-The README's table of values is made from values.yaml: a comment stands above each key that has a value, and a line
-`## Title` opens a section. A key without a comment is an error.
+The README's tables of values are made from values.yaml: a comment stands above each key that has a value, and a line
+`## Title` opens a section. A key without a comment is an error. The values that matter first stand there with their
+meaning, all others by name: `helm show values` tells the rest.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ _REMOVABLE = re.compile(
     r"|config\.(?!image$|resources\..*\.|maxResources\.)|config\.resources\.limits\.cpu$"
 )
 Path = tuple[str, ...]
+FIRST = (
+    "mode", "global.imageRegistry", "config.image", "config.imagePullSecrets", "config.resources.requests.cpu",
+    "config.resources.limits.cpu", "config.resources.limits.memory", "config.defaults", "config.kserveBatcher",
+    "imagePullSecrets", "webhook.failurePolicy", "certificates.mode", "replicas", "securePort", "hostNetwork",
+    "missedPods.restart", "networkPolicy.enabled", "sidecarPodMonitor.enabled", "serviceMonitor.enabled",
+    "prometheusRule.enabled", "dashboard.enabled", "check.enabled",
+)  # fmt: skip
 
 
 class Value(NamedTuple):
@@ -146,19 +154,16 @@ def needed_template() -> str:
 
 
 def table() -> str:
-    """The README's tables of values, one for each section. What has parts is told by its parts."""
-    found = values()
-    lines: list[str] = []
-    section = ""
-    for each in found:
-        if each.section != section:
-            section = each.section
-            lines += ["", f"### {section}", "", "| value | default | meaning |", "|---|---|---|"]
-        if isinstance(each.default, dict) and any(other.path.startswith(f"{each.path}.") for other in found):
-            lines.append(f"| `{each.path}` | | {_cell(each.meaning)} |")
-        else:
-            lines.append(f"| `{each.path}` | `{json.dumps(each.default)}` | {_cell(each.meaning)} |")
-    return "\n".join(lines[1:])
+    """The README's tables of values: those that matter first with their meaning, all others by name."""
+    found = {each.path: each for each in values()}
+    lines = ["| value | default | meaning |", "|---|---|---|"]
+    lines += [f"| `{path}` | `{json.dumps(found[path].default)}` | {_cell(found[path].meaning)} |" for path in FIRST]
+    lines += ["", "| section | all other values |", "|---|---|"]
+    names: dict[str, list[str]] = {}
+    for path, each in found.items():
+        if path not in FIRST and not any(other.startswith(f"{path}.") for other in found):
+            names.setdefault(each.section, []).append(f"`{path}`")
+    return "\n".join([*lines, *(f"| {section} | {', '.join(paths)} |" for section, paths in names.items())])
 
 
 def readme(page: str) -> str:
