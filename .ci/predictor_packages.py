@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -74,6 +75,8 @@ def answers(index: str, seconds: float) -> bool:
         try:
             with urllib.request.urlopen(f"{index}/torch/", timeout=seconds) as page:
                 good.append(page.status == 200)
+        except urllib.error.HTTPError as error:
+            error.close()  # it holds the answer
         except (OSError, ValueError):
             pass
 

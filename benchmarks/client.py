@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Protocol, cast
@@ -26,8 +27,12 @@ def get(url: str, timeout: float) -> bytes:
     Raises `OSError` when nobody answers in time or the status is not 2xx, `http.client.HTTPException` when the
     answer is not HTTP.
     """
-    with _DIRECT.open(url, timeout=timeout) as page:
-        return bytes(page.read())
+    try:
+        with _DIRECT.open(url, timeout=timeout) as page:
+            return bytes(page.read())
+    except urllib.error.HTTPError as error:
+        error.close()  # it holds the answer
+        raise
 
 
 class Receiver(Protocol):

@@ -25,7 +25,8 @@ from tests.app.fake_predictor import FakePredictor
 DRAINED = '{"phase": "drained", "active": 0}'
 # Prints what a drain loads, apart from what the interpreter loads by itself.
 LOADED = """
-import sys
+import argparse, sys
+argparse.ArgumentParser().parse_args([])  # newer Pythons bring modules of their own with it
 before = set(sys.modules)
 from carpool_sidecar.app import cli
 try:
