@@ -79,14 +79,17 @@ class Path(NamedTuple):
             f"{functions} functions in {files} files, and about {round(inner, -1)} more that the scheduler calls to "
             "decide:",
             "",
-            "| | function | file | what it does |",
-            "|---|---|---|---|",
         ]
+        file = ""
         for number, function in enumerate(self.outer, 1):
             if begins := _TURNS.get(function.name.rpartition(".")[2]):
-                rows.append(f"| | **a turn of the event loop begins** | | {begins} |")
-            rows.append(f"| {number} | `{function.name}` | `{function.file}` | {function.purpose} |")
-        return "\n".join(rows)
+                rows.append(f"**A turn of the event loop begins:** {begins}.\n")
+                file = ""
+            if function.file != file:
+                file = function.file
+                rows.append(f"`{file}`\n")
+            rows.append(f"{number}. `{function.name}`: {function.purpose}")
+        return re.sub(r"(?m)^(\d.*)\n(?=[`*])", r"\1\n\n", "\n".join(rows))
 
     def written(self, page: str) -> str:
         """The page with the table brought up to date."""

@@ -31,8 +31,9 @@ def first_settings() -> str:
 
 
 def sidecar_settings() -> str:
-    """Every other flag of `carpool-sidecar` but those for experts."""
-    return _settings(config.Settings, lambda group: group not in (config.FIRST, config.EXPERTS), config.Settings.live)
+    """Every other flag of `carpool-sidecar` but those for experts, in short."""
+    told_elsewhere = (config.FIRST, config.EXPERTS)
+    return _settings(config.Settings, lambda group: group not in told_elsewhere, config.Settings.live, in_short=True)
 
 
 def expert_settings() -> str:
@@ -41,8 +42,8 @@ def expert_settings() -> str:
 
 
 def predictor_settings() -> str:
-    """Every flag of `carpool-predictor`."""
-    return _settings(predictor_config.Settings)
+    """Every flag of `carpool-predictor`, in short."""
+    return _settings(predictor_config.Settings, in_short=True)
 
 
 def sidecar_metrics() -> str:
@@ -307,7 +308,11 @@ def written(page: str) -> str:
 
 
 def _settings(
-    model: type[BaseSettings], is_wanted: Callable[[object], bool] = lambda group: True, live: tuple[str, ...] = ()
+    model: type[BaseSettings],
+    is_wanted: Callable[[object], bool] = lambda group: True,
+    live: tuple[str, ...] = (),
+    *,
+    in_short: bool = False,
 ) -> str:
     rows = ["| flag | default | meaning |", "|---|---|---|"]
     for name, info in model.model_fields.items():
@@ -319,8 +324,16 @@ def _settings(
         if default is None and "Not given:" in (info.description or ""):
             shown = "not given"  # which is not the same as empty
         mark = " *" if name in live else ""
-        rows.append(f"| `{settings.flag(name)}`{mark} | {shown} | {(info.description or '').replace('|', '/')} |")
+        meaning = _in_short(info.description or "") if in_short else info.description or ""
+        rows.append(f"| `{settings.flag(name)}`{mark} | {shown} | {meaning.replace('|', '/')} |")
     return "\n".join(rows)
+
+
+def _in_short(meaning: str) -> str:
+    """The first sentence, and what the default means, and warnings: `--help` has all of it."""
+    first, *others = re.split(r"(?<=\.) +(?=[A-Z0-9])", meaning)
+    needed = ("Empty:", "0:", "Not given:", "Only", "Keep")
+    return " ".join([first, *(each for each in others if each.startswith(needed))])
 
 
 def _labels(family: str) -> str:

@@ -83,7 +83,7 @@ def _publish(found: grid.Results, checks: list[acceptance.Check], console: Conso
     for path in charts.draw_all(found):
         console.print(f"chart: {path}")
     blocks = {
-        "promises": [tables.promises(checks), tables.broken(checks)],
+        "promises": [tables.promises(checks).narrowed(2), tables.broken(checks)],
         "scene": [scene()],
     }
     tables.write_readme(blocks)

@@ -1,8 +1,7 @@
 """Programs in the documents: the Python of a page, section by section, as a reader would put it into a file and run it.
 
 The blocks between two headings are one program. A block of `text` after them shows all that the program prints; `…`
-stands for what differs from run to run. A block whose title is another library's name (`python title="batched"`) is
-that library's code: it is read, not run.
+stands for what differs from run to run.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ import sys
 from collections.abc import Iterator
 
 STAND_INS = pathlib.Path(__file__).with_name("stand_ins")
-_OURS = (None, "carpool")
-_FENCE = re.compile(r"```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?")
+_FENCE = re.compile(r"```(\w*)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
     """`source` stands on the lines that it has in the page, so that a traceback names them.
 
-    `theirs` are blocks of other libraries' code. `printed` is None if the page does not show it.
+    `printed` is None if the page does not show it.
     """
 
     page: pathlib.Path
     heading: str
     source: str
-    theirs: tuple[str, ...]
     printed: str | None
 
     @property
@@ -45,17 +42,15 @@ class Program:
 
 def of(page: pathlib.Path) -> Iterator[Program]:
     """Every program of a page, in its order."""
-    heading, fence, title = "", "", None
+    heading, fence = "", ""
     lines: list[str] = []
-    source, theirs, printed = [], [], []
+    source, printed = [], []
     shown = False
     for number, line in enumerate([*page.read_text().splitlines(), "# end"], start=1):
         if fence:
             if line.strip() == "```":
-                if fence == "python" and title in _OURS:
+                if fence == "python":
                     source += [""] * (number - len(lines) - 1 - len(source)) + lines
-                elif fence == "python":
-                    theirs.append("\n".join(lines))
                 elif fence == "text" and source:
                     shown = True
                     printed += lines
@@ -63,12 +58,12 @@ def of(page: pathlib.Path) -> Iterator[Program]:
             else:
                 lines.append(line)
         elif (opened := _FENCE.fullmatch(line)) is not None:
-            fence, title, lines = opened["language"] or "none", opened["title"], []
+            fence, lines = opened[1] or "none", []
         elif line.startswith("#"):
-            if source or theirs:
+            if source:
                 output = "\n".join(printed) if shown else None
-                yield Program(page, heading, "\n".join(source) + "\n", tuple(theirs), output)
-            heading, source, theirs, printed, shown = line.lstrip("# "), [], [], [], False
+                yield Program(page, heading, "\n".join(source) + "\n", output)
+            heading, source, printed, shown = line.lstrip("# "), [], [], False
 
 
 def run(source: str, folder: pathlib.Path) -> str:
