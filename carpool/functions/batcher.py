@@ -145,7 +145,7 @@ class Batcher:
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
         self.host.set_most(self.options.max_in_flight or self._most)
-        self.driver = driver.Driver(self.core, self, self.recorder, self.clock, self.host, self._later)
+        self.driver = driver.Driver(self.core, self, self.recorder, self.clock, self.host.timer, self._later)
         self.recorder.tracing = None if _make_tracing is None else _make_tracing(self)
 
     def _later(self, operation: Callable[..., None], *args: Any) -> None:
@@ -247,14 +247,6 @@ class Batcher:
         self.flush()
         self.post(self._cancel, call)
 
-    def check_may_block(self) -> None:
-        """Raises RuntimeError if the running thread would wait for itself."""
-        self.host.check_may_block(self.name)
-
-    def thread_of(self, batch: messages.Batch) -> int | None:
-        """Implements `waiting.Batcher`."""
-        return self.host.thread_of(batch)
-
     def come_to_rest(self) -> None:
         """Implements `waiting.Batcher`."""
         with self._lock:
@@ -263,7 +255,7 @@ class Batcher:
     def hasten(self) -> None:
         """Implements `waiting.Batcher`."""
         self.flush()
-        self.post(self._reconsider)
+        self.post(lambda: self.driver.reconsider())  # of its moment: the driver may be another one then
 
     def configure(self, chosen: options.Options) -> None:
         """Put other options in force."""
@@ -432,9 +424,6 @@ class Batcher:
                 self.core.policy.sent(batch, batch.dispatched)
         self.driver.limits_changed()
 
-    def _reconsider(self) -> None:
-        self.driver.reconsider()
-
     def _trace(self, make_tracing: MakeTracing | None) -> None:
         before = self.recorder.tracing
         self.recorder.tracing = None if make_tracing is None else make_tracing(self)
@@ -563,7 +552,7 @@ class _Everything:
         """It is answered all the same."""
 
     def check_may_block(self) -> None:
-        self._by.check_may_block()
+        self._by.host.check_may_block(self._by.name)
 
     def needs(self) -> Sequence[waiting.Need]:
         everything: waiting.Need = (self._by, None)

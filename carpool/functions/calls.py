@@ -135,7 +135,7 @@ class Call(messages.Request):
 
     def check_may_block(self) -> None:
         """Raises RuntimeError if the running thread would wait for itself."""
-        self.replier.check_may_block()
+        self.replier.host.check_may_block(self.replier.name)
 
     def needs(self) -> Sequence[waiting.Need]:
         """Itself."""

@@ -34,22 +34,16 @@ Run = Callable[[work.Work], driver.Outcome]
 
 
 class Host:
-    """What a batcher needs of it, as its driver's timer and otherwise.
+    """What a batcher needs of it.
 
     All but `is_here` and `call_there` are called while nothing else happens. Those that are not overridden are as in
     threads, where the sequence may go on in any of them.
     """
 
     @property
-    def due_at(self) -> float:
-        """Implements `driver.Timer`, as the next two do: no interpreted class inherits from a compiled protocol."""
-        raise NotImplementedError
-
-    def look_by(self, when: float) -> None:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        raise NotImplementedError
+    def timer(self) -> driver.Timer:
+        """What keeps the driver's deadline: itself, if it is one."""
+        return self  # type: ignore[return-value]
 
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Run the function with a batch; `done` is called with the outcome by way of `post`."""
@@ -326,14 +320,8 @@ class EventLoop(Host):
         return _Task(self, batch, done)
 
     @property
-    def due_at(self) -> float:
-        return self._timer.due_at
-
-    def look_by(self, when: float) -> None:
-        self._timer.look_by(when)
-
-    def stop(self) -> None:
-        self._timer.stop()
+    def timer(self) -> driver.Timer:
+        return self._timer
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         self.loop.call_later(max(0.0, when - time.monotonic()), function)

@@ -30,18 +30,15 @@ from carpool.scheduling import limits, messages, scheduler
 
 
 class Batcher(Protocol):
-    """What answers calls."""
+    """What answers calls, on a `hosts.Host`."""
 
     name: str
     limits: limits.Limits
+    host: Any
 
     @property
     def core(self) -> scheduler.Scheduler:
         """Who decides when a call is answered."""
-        ...
-
-    def thread_of(self, batch: messages.Batch) -> int | None:
-        """The identifier of the thread that works on a batch, if that has one of its own."""
         ...
 
     def come_to_rest(self) -> None:
@@ -280,8 +277,8 @@ def batch_behind(awaited: Awaited) -> messages.Batch | None:
 
 def _thread_of(batch: messages.Batch) -> int | None:
     """The identifier of the thread that works on a batch, if that has one of its own."""
-    replier: Batcher = batch.parts[0].request.replier
-    return replier.thread_of(batch)
+    found: int | None = batch.parts[0].request.replier.host.thread_of(batch)
+    return found
 
 
 def _is_awaited_by_thread(thread: int, those: Sequence[Any]) -> bool:
