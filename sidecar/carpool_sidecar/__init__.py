@@ -39,7 +39,8 @@ histograms are kept as `carpool.measures` does.
 | `server.http1.server.Server` | its connections, what listens | the event loop; `close` |
 | `server.listening.Listener` | connections that are being made, how many had asked | the event loop; `close` |
 | `server.connection_limit.ConnectionLimit` | how many clients are connected | all three servers |
-| `server.http1.connection.Connection` | bytes not yet understood, requests without an answer | the transport; answers |
+| `server.http1.connection.Connection` | bytes not yet understood, the request that has it | the transport; answers |
+| `server.http1.requests.Answers` | requests without an answer, what a client has not taken | its connection; answers |
 | `server.http1.progress.PartialBody` | the parts of one body that came | its connection |
 | `server.http1.heads.HeadTemplate` | the latest head that came twice | heads that are compared with it |
 | `server.http1.heads.Reader` | what heads meant that came lately | each head that is new |

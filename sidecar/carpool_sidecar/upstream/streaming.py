@@ -150,10 +150,10 @@ class Connection(connection.Pooled):
         """The request is complete."""
         self._is_whole = True
 
-    def end_sending(self) -> None:
-        """Nothing more will be written into a tunnel."""
-        if not self._transport.is_closing():
-            self._transport.write_eof()
+    @property
+    def transport(self) -> asyncio.Transport:
+        """Its own, for a tunnel."""
+        return self._transport
 
     def read(self, wanted: bool) -> None:
         """Read on, or not."""
@@ -168,12 +168,6 @@ class Connection(connection.Pooled):
         """Close at once; the receiver is told nothing."""
         self._receiver = None
         self._transport.abort()
-
-    def close_tunnel(self, patience: float) -> None:
-        """Close when all that was written is sent, or in so many seconds at the latest."""
-        if not self._transport.is_closing():
-            self._transport.close()
-            asyncio.get_running_loop().call_later(patience, self._transport.abort)
 
     # --- the transport's calls ---------------------------------------------------------------------------------
 
@@ -441,6 +435,19 @@ class Streams:
         if self._opening:
             await asyncio.wait(self._opening)
         await self._pool.close()
+
+
+def end_sending(transport: asyncio.Transport) -> None:
+    """Write nothing more into this side of a tunnel."""
+    if not transport.is_closing():
+        transport.write_eof()
+
+
+def close_tunnel(transport: asyncio.Transport, patience: float) -> None:
+    """Close this side of one when all that was written is sent, or in so many seconds at the latest."""
+    if not transport.is_closing():
+        transport.close()
+        asyncio.get_running_loop().call_later(patience, transport.abort)
 
 
 def _reason(error: Exception) -> errors.UpstreamError:

@@ -1,12 +1,11 @@
-"""A client's connection: its requests in their order, as many and as close together as it likes, and its answers.
+"""A client's connection: its requests in their order, as many and as close together as it likes.
 
 Bytes are taken as they come. A plain predict request that is complete becomes a call at once, and many of those may be
 on their way together. Any other request is an `exchange`, and has the connection to itself until it is answered. What
 comes behind it, or cannot be understood yet, is held.
 
-Answers are given in the order of the requests. A client that sends and does not read must not fill the memory: while
-its answers wait in the transport, no more requests are read from it, large answers count as bytes held, and if it takes
-too long the connection is cut.
+Answers are given in the order of the requests (`requests.Answers`). While some wait in the transport, no more requests
+are read from the client, and if it takes too long the connection is cut.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import functools
-from collections.abc import Hashable
 from typing import Final, Protocol, cast
 
 from carpool_sidecar import errors, turns
@@ -22,9 +20,6 @@ from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface, json_rows, v1
 from carpool_sidecar.server import lingering, responses, unread
 from carpool_sidecar.server.http1 import exchange, heads, messages, progress, requests
-
-_MOST_PENDING: Final = 64
-"""At most so many unanswered requests, all with one batch key; later ones stay unparsed."""
 
 _MOST_HELD: Final = 64 * 1024
 """Bytes of unparsed requests; more are left in the socket."""
@@ -42,8 +37,10 @@ class State(enum.Enum):
     READING = "a head is read, or awaited"
     BODY = "the body of a plain predict request is read"
     EXCHANGE = "any other request has the connection until it is answered"
+    REFUSING = "as before, and the head behind it is dropped, and will be refused"
     HELD = "bytes wait for answers, or for news of a model"
-    ENDED = "nothing more is taken: the client was told that this was all, or the connection is lost"
+    PARTING = "the client was told that this was all: it is read for a while, unheard"
+    ENDED = "nothing more is taken: the connection closes, or is lost"
 
 
 # As the compiled modules know them without a look-up.
@@ -51,6 +48,8 @@ _READING: Final = State.READING
 _BODY: Final = State.BODY
 _EXCHANGE: Final = State.EXCHANGE
 _HELD: Final = State.HELD
+_REFUSING: Final = State.REFUSING
+_PARTING: Final = State.PARTING
 _ENDED: Final = State.ENDED
 
 
@@ -99,19 +98,15 @@ class Cancellable(Protocol):
 class Connection(asyncio.Protocol):
     """One connection, from its start to its end."""
 
-    # State of reading: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
+    # State: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
     # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
     # answered, or of which the rest comes. _waiting: to be told of a model. _working: a large body is looked through.
-    # _is_reading: the transport reads. _is_refusing: the head behind the exchange is dropped, and will be refused.
-    # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
-    # bytes, that the client has not read. _is_paused: there are such. _is_parting: the client was told that this was
-    # all.
-    # Of both: _came, _touched: when the client came, and last did something or was last answered; _quiet_since, when
-    # that was before its latest bytes. _held: the bytes of all that, and the requests being handled.
+    # _answers: requests without an answer yet, and what the client has not taken.
+    # _came: when the client did; _quiet_since: when it was last heard or answered before its latest bytes. _held: the
+    # bytes of all that, and the requests being handled.
     __slots__ = (
-        "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_is_parting", "_is_paused", "_is_reading",
-        "_is_refusing", "_pending", "_port", "_quiet_since", "_requests", "_rest", "_state", "_template", "_touched",
-        "_transport", "_unsent", "_unsent_bytes", "_waiting", "_working",
+        "_answers", "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since",
+        "_requests", "_rest", "_state", "_template", "_transport", "_waiting", "_working",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -126,28 +121,28 @@ class Connection(asyncio.Protocol):
         self._exchange: exchange.Exchange | None = None
         self._waiting: Cancellable | None = None
         self._working: turns.Work | None = None
-        self._is_reading = True
-        self._pending: list[requests.PlainRequest] = []  # few at most, and mostly one
-        self._unsent = self._unsent_bytes = 0
-        self._is_parting = self._is_paused = self._is_refusing = False
-        self._touched = self._quiet_since = self._came = port.requests.clock()
         self._held = port.requests.memory.reserve()
+        self._answers = requests.Answers(self, port.requests, self._held)
+        self._quiet_since = self._came = self._answers.touched
 
     # --- the transport's calls ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = self._answers.transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's is none by inheritance
         if not self._port.joined(self):
             self._transport.write(responses.too_many_connections())
             if self._port.may_linger(self):
-                self._part()
+                self.part()
             else:
                 self._close()
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
-        self._quiet_since, self._touched = self._touched, self._requests.clock()
-        state = self._state
+        answers, state = self._answers, self._state
+        self._quiet_since = answers.touched
+        answers.touched = self._requests.clock()
         if state is _READING:
             if self._head is None:
                 self._serve(data)
@@ -158,6 +153,8 @@ class Connection(asyncio.Protocol):
                 self._collect(self._body, data)
         elif state is _EXCHANGE:
             self._feed(data)
+        elif state is _REFUSING:
+            self._let_others_in()
         elif state is _HELD:
             self._hold(self._rest + data)
 
@@ -170,20 +167,15 @@ class Connection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        self._is_paused = True
-        self._touched = self._requests.clock()
-        if self._exchange is not None:
-            self._count_unsent()
-            self._exchange.full(True)
-        self.look_what_to_read()
+        self._set_full(True)
 
     def resume_writing(self) -> None:
-        self._is_paused = False
-        self._transport.set_write_buffer_limits()
-        self._held.add(-self._unsent_bytes, -self._unsent)
-        self._unsent = self._unsent_bytes = 0
+        self._set_full(False)
+
+    def _set_full(self, is_full: bool) -> None:
+        self._answers.set_full(is_full, self._exchange is not None)
         if self._exchange is not None:
-            self._exchange.full(False)
+            self._exchange.full(is_full)
         self.look_what_to_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -201,7 +193,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, data: bytes) -> None:
         """Take all requests that are complete in `data`, which begins with one."""
-        at, size = 0, len(data)
+        at, size, answers = 0, len(data), self._answers
         if self._rest:
             self._keep(b"")
         while at < size and self._state is _READING:
@@ -214,22 +206,22 @@ class Connection(asyncio.Protocol):
             if stop > size:
                 self._begin_body(data, at, plain)
                 return
-            if self._is_paused or len(self._pending) >= _MOST_PENDING:
+            pending = answers.pending
+            if answers.is_full or len(pending) >= requests.MOST_PENDING:
                 self._hold(data[at:])
                 return
             try:
-                request = self._requests.accept(head, data[end:stop], self, self._touched)
+                request = self._requests.accept(head, data[end:stop], answers, answers.touched)
             except errors.CarpoolError as error:
-                if self._pending:
+                if pending:
                     self._hold(data[at:])
                     return
-                self._refuse(error, self._touched)
+                self._refuse(error, answers.touched)
                 at = stop
                 continue
             if request is None:
                 self._begin_exchange(data[at:end], data[end:])
                 return
-            pending = self._pending
             if pending and request.key != pending[-1].key:
                 # Each key is a queue, and queues take turns: one connection must not have many of them at once.
                 self._hold(data[at:])
@@ -253,10 +245,10 @@ class Connection(asyncio.Protocol):
         end = data.find(b"\r\n\r\n", at) + 4
         if end < 4:
             if at < len(data):
-                self._head = messages.PartialHead(self._touched)
+                self._head = messages.PartialHead(self._answers.touched)
                 self._look_at_head(self._head, data[at:] if at else data)
             elif not start:
-                self._touched = self._quiet_since  # by line ends alone nobody stays
+                self._answers.touched = self._quiet_since  # by line ends alone nobody stays
             return None
         text = data[at:end]
         if reader is None or len(text) > heads.MAX_HEAD or not text.startswith(b"POST "):
@@ -307,31 +299,31 @@ class Connection(asyncio.Protocol):
                 return
             self._held.add(-len(text))
             self._head = None
-            if self._pending:
+            if self._answers.pending:
                 self._hold(bytes(text))  # answers come in order
             else:
                 self._end(errors.MemoryFull(), head.began)
 
     def _end_in_turn(self, text: bytes, error: messages.Malformed) -> None:
         """Answer what is no request, as the last, when it is its turn; until then it is held, and read once more."""
-        if self._pending or self._is_paused:
+        if not self._answers.may_own:
             self._hold(text)
             return
         self._transport.write(b"".join(responses.render(_refusal(error), close=True)))
-        self._part()
+        self.part()
 
     # --- bodies that come in parts -----------------------------------------------------------------------------
 
     def _begin_body(self, data: bytes, at: int, plain: heads.Plain) -> None:
         end, length, head = plain
-        if self._pending:
+        if self._answers.pending:
             self._hold(data[at:])
         elif not self._requests.takes(length):
             self._begin_exchange(data[at:end], data[end:])
         else:
             self._state = _BODY
             self._body = progress.PartialBody(
-                data[at:end], head, length, self._touched, self._requests.scan(head, length)
+                data[at:end], head, length, self._answers.touched, self._requests.scan(head, length)
             )
             self._body.add(data[end:])
             self._held.add(self._body.received, 1)
@@ -351,8 +343,7 @@ class Connection(asyncio.Protocol):
 
     def _let_others_in(self) -> None:
         # libuv reads up to 32 times in a row from one socket: 8 MB, and several milliseconds.
-        if self._is_reading and not self._transport.is_closing():
-            self._is_reading = False
+        if not self._transport.is_closing() and self._transport.is_reading():
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._update_reading)
 
@@ -372,7 +363,7 @@ class Connection(asyncio.Protocol):
             self._hold(following)
             return
         try:
-            request = self._requests.accept(body.head, whole, self, body.started)
+            request = self._requests.accept(body.head, whole, self._answers, body.started)
         except errors.CarpoolError as error:
             self._refuse(error, body.started)
             self._serve_following(following)
@@ -396,7 +387,7 @@ class Connection(asyncio.Protocol):
         self, body: progress.PartialBody, parts: list[bytes], payload: interface.Payload, following: bytes
     ) -> None:
         size = sum(map(len, parts))
-        request = self._requests.accept(body.head, b"", self, body.started, payload, size)
+        request = self._requests.accept(body.head, b"", self._answers, body.started, payload, size)
         self._submit_large(body, parts, request, following)
 
     def _submit_large(
@@ -405,7 +396,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             self._begin_exchange(body.text, b"".join([*parts, following]))
             return
-        self._pending.append(request)
+        self._answers.pending.append(request)
         self._held.add(0, 1)
         self._requests.submit(request)
         self._serve_following(following)
@@ -417,10 +408,10 @@ class Connection(asyncio.Protocol):
     def _refuse(self, error: errors.CarpoolError, started: float) -> None:
         """Answer a request that no other waits before, and that came at `started`."""
         message, close = self._requests.refused(error, started)
-        self._quiet_since = self._touched = self._requests.clock()
+        self._quiet_since = self._answers.touched = self._requests.clock()
         self._transport.write(message)
         if close:
-            self._part()
+            self.part()
 
     def _drop_body(self) -> None:
         if self._body is not None:
@@ -432,7 +423,7 @@ class Connection(asyncio.Protocol):
 
     def _begin_exchange(self, text: bytes, behind: bytes) -> None:
         """Serve the request of a complete head, with what came behind it so far."""
-        if self._pending or self._is_paused:
+        if not self._answers.may_own:
             self._hold(text + behind)  # answers come in order
             return
         try:
@@ -440,14 +431,14 @@ class Connection(asyncio.Protocol):
         except messages.Malformed as error:
             self._end_in_turn(b"", error)
             return
-        asked = exchange.Exchange(self, head, self._touched)
+        asked = exchange.Exchange(self, head, self._answers.touched)
         self._state = _EXCHANGE
         self._exchange = asked
         self._held.add(0, 1)
         self._port.handler.begin(asked)
         if behind and self._has(asked):
             self._feed(behind)
-        elif behind and self._state is not _ENDED:
+        elif behind and not self._is_over:
             # It is answered already. Not now: of thousands at once each would be served within the one before.
             self._resume(behind)
         asked.settled()
@@ -461,14 +452,11 @@ class Connection(asyncio.Protocol):
         asked = self._exchange
         if asked is None or asked.is_broken:
             return
-        if self._is_refusing:
-            self._let_others_in()
-            return
         if self._rest or (asked.reader.is_complete and not asked.is_tunnel):
             if self._rest and self._has_no_room_for_head(asked):
                 # It is refused in its turn. Until then it is read and dropped: so a client that leaves is noticed.
                 self._keep(b"")
-                self._is_refusing = True
+                self._state = _REFUSING
             else:
                 self._keep(self._rest + data)
             self._update_reading()
@@ -480,7 +468,7 @@ class Connection(asyncio.Protocol):
             asked.break_body(str(error))
             if was_answered:  # nobody asked for another
                 self._exchange = None
-                self._part()
+                self.part()
             return
         if asked.is_answered and asked.reader.is_complete:
             self._exchange = None
@@ -508,8 +496,8 @@ class Connection(asyncio.Protocol):
 
     def _resume(self, behind: bytes) -> None:
         """A request is over, and this is what came behind it."""
-        if self._is_refusing:
-            self._end(errors.MemoryFull(), self._touched)
+        if self._state is _REFUSING:
+            self._end(errors.MemoryFull(), self._answers.touched)
             return
         self._state = _HELD if behind else _READING
         self._keep(behind)
@@ -520,32 +508,14 @@ class Connection(asyncio.Protocol):
     # --- what exchanges call -----------------------------------------------------------------------------------
 
     @property
-    def peer(self) -> Hashable:
-        """The address of its other end, or None if that is not known."""
-        address: Hashable = self._transport.get_extra_info("peername")
-        return address
-
-    @property
     def transport(self) -> asyncio.Transport:
         """Its own."""
         return self._transport
 
-    def write_answer(self, data: bytes, body: bytes) -> None:
-        """Write some of the answer of the present exchange."""
-        self._touched = self._requests.clock()
-        if not self._transport.is_closing():
-            self._transport.write(data)
-            if body:
-                self._write_large(body)
-            if self._is_paused:
-                self._count_unsent()
-
-    def _count_unsent(self) -> None:
-        """Count what waits for the client to read."""
-        more = self._transport.get_write_buffer_size() - self._unsent_bytes
-        if more > 0:
-            self._unsent_bytes += more
-            self._held.add(more)
+    @property
+    def answers(self) -> requests.Answers:
+        """Where its answers are written."""
+        return self._answers
 
     def hold(self, asked: exchange.Exchange, size: int) -> None:
         """Count so many bytes more for an exchange."""
@@ -556,14 +526,11 @@ class Connection(asyncio.Protocol):
         """The answer is complete; with `close` the connection ends behind it."""
         self._held.add(-asked.held)
         asked.held = 0
-        if self._is_paused:  # the request ends when the client has taken its answer
-            self._unsent += 1
-        else:
-            self._held.add(0, -1)
-        self._touched = asked.answered_at = self._requests.clock()
+        self._answers.end_own()
+        asked.answered_at = self._answers.touched
         if close or asked.is_broken:
             self._exchange = None
-            self._part()
+            self.part()
         elif asked.reader.is_complete:
             self._exchange = None
             self._resume(self._rest)
@@ -580,22 +547,12 @@ class Connection(asyncio.Protocol):
         self._update_reading()
         return rest
 
-    def end_sending(self) -> None:
-        """Nothing more will be written into a tunnel."""
-        if not self._transport.is_closing():
-            self._transport.write_eof()
-
-    def close_tunnel(self, patience: float) -> None:
-        """Close when all that was written is sent, or in so many seconds at the latest."""
-        if not self._transport.is_closing():
-            self._transport.close()
-            asyncio.get_running_loop().call_later(patience, self._transport.abort)
-
     # --- what is held ------------------------------------------------------------------------------------------
 
     def _hold(self, data: bytes) -> None:
         self._keep(data)
         self._state = _HELD
+        self._answers.is_awaited = True
         self._update_reading()
 
     def _keep(self, data: bytes) -> None:
@@ -604,20 +561,20 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._state is not _HELD or self._is_paused or self._pending:
+        if self._state is not _HELD or not self._answers.may_own:
             return
         if self._waiting is not None or self._working is not None:
             return
         self._state = _READING
-        self._quiet_since = self._touched
+        self._quiet_since = self._answers.touched
         self._update_reading()
         self._serve(self._rest)
 
     def look_what_to_read(self) -> None:
         """Answers have begun or ceased to wait for the client, or all are given; or an exchange has enough, or not."""
-        self._touched = self._requests.clock()
+        self._answers.touched = self._requests.clock()
         self._update_reading()
-        if self._state is _HELD and not self._pending and not self._is_paused:
+        if self._state is _HELD and self._answers.may_own:
             # Not now: this may be in the midst of `_serve`, or of answers to others.
             asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -629,61 +586,16 @@ class Connection(asyncio.Protocol):
         if is_enough and asked is not None and self._has_no_room_for_head(asked):
             is_enough = False
         if asked is None or asked.is_answered:
-            wanted = not (is_enough or self._is_paused)
+            wanted = not (is_enough or self._answers.is_full)
         elif asked.is_tunnel:
             wanted = asked.wants_more
         else:
             wanted = asked.wants_more and (not self._rest or asked.reader.is_complete) and not is_enough
-        if wanted != self._is_reading and not self._is_parting and not self._transport.is_closing():
-            self._is_reading = wanted
+        if not self._is_over and not self._transport.is_closing() and wanted != self._transport.is_reading():
             if wanted:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-
-    # --- answers -----------------------------------------------------------------------------------------------
-
-    def answered(self, request: requests.PlainRequest, message: bytes, body: bytes, close: bool) -> None:
-        """Send `message` and `body` when it is their turn, then end the connection if told so."""
-        if self._state is _ENDED:
-            return  # the client left between its answer's making and its turn
-        pending = self._pending
-        if pending[0] is not request:
-            request.message = (message, body, close)
-            self._held.add(len(message) + len(body))
-            return
-        pending.pop(0)
-        while True:
-            self._touched = self._requests.now
-            self._transport.write(message)
-            if body:
-                self._write_large(body)
-            if self._is_paused:  # the request ends when the client has taken its answer
-                self._unsent += 1
-                self._unsent_bytes += len(message) + len(body)
-                self._held.add(len(message) + len(body))
-            else:
-                self._held.add(0, -1)
-            if close:
-                self._part()
-            if not pending or (following := pending[0].message) is None:
-                break
-            pending.pop(0)
-            message, body, close = following
-            self._held.add(-len(message) - len(body))
-        if self._state is _HELD and not pending:
-            self.look_what_to_read()
-
-    def is_last(self, request: requests.PlainRequest) -> bool:
-        """Whether no request came after this one."""
-        return not self._pending or self._pending[-1] is request
-
-    def _write_large(self, body: bytes) -> None:
-        # The transport keeps all of it until its last byte is sent, so it waits for the client until then.
-        self._transport.set_write_buffer_limits(0)
-        self._transport.write(body)
-        if not self._is_paused:
-            self._transport.set_write_buffer_limits()
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -691,18 +603,20 @@ class Connection(asyncio.Protocol):
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         asked = self._exchange
         if asked is not None and not asked.is_answered:
-            if not self._is_paused:  # whoever takes nothing is found by its socket
-                asked.expire(now, self._touched, self._requests.rules.bodies.read_timeout)
-        elif self._is_paused or self._state is _ENDED:
-            patience = self._requests.rules.patience.seconds(self._unsent_bytes)
-            if self._is_parting and not self._is_paused:
+            if not self._answers.is_full:  # whoever takes nothing is found by its socket
+                asked.expire(now, self._answers.touched, self._requests.rules.bodies.read_timeout)
+        elif self._answers.is_full or self._is_over:
+            patience = self._requests.rules.patience.seconds(self._answers.unsent_bytes)
+            if self._state is _PARTING and not self._answers.is_full:
                 patience = max(patience, lingering.LONGEST)
-            if now - self._touched >= patience:
+            if now - self._answers.touched >= patience:
                 unread.reset(self._transport)
         elif asked is not None:
             if now - asked.answered_at > _LONGEST_DROPPING:
-                self._part()
-        elif not self._pending and self._state is not _HELD:  # else the scheduler watches over what it was given
+                self.part()
+        elif (
+            not self._answers.pending and self._state is not _HELD
+        ):  # else the scheduler watches over what it was given
             self._expire_reading(now)
 
     def _expire_reading(self, now: float) -> None:
@@ -713,27 +627,27 @@ class Connection(asyncio.Protocol):
         elif head is not None:
             if now - head.began > self._port.head_timeout:
                 self._end(errors.HeadTooLate(), head.began)
-        elif now - self._touched > self._port.keep_alive:
+        elif now - self._answers.touched > self._port.keep_alive:
             self._close()
 
     def may_ask(self, begun: float) -> bool:
         """Whether the client came since then and has asked nothing yet, or has asked or begun to ask since then."""
-        if self._state is _ENDED:
+        if self._is_over:
             return False
         if self._exchange is not None:
             return self._exchange.started >= begun
         if self._head is not None:
             return self._head.began >= begun
-        return self._touched == self._came >= begun
+        return self._answers.touched == self._came >= begun
 
     def shut(self) -> None:
         """End the connection, behind an answer that has begun; one that the client does not read is cut off."""
         asked = self._exchange
         if asked is not None and not asked.is_answered:
             asked.is_closing = True
-        elif self._is_paused:
+        elif self._answers.is_full:
             self._transport.abort()
-        elif self._is_parting:
+        elif self._state is _PARTING:
             self._transport.close()
         else:
             self._close()
@@ -745,14 +659,14 @@ class Connection(asyncio.Protocol):
     def _end(self, error: errors.CarpoolError, since: float) -> None:
         self._drop_body()
         self._transport.write(self._requests.refusal(error, since))
-        self._part()
+        self.part()
 
-    def _part(self) -> None:
+    def part(self) -> None:
         """End the connection behind an answer, for which the client may have to be read a little longer."""
         self._leave()
         self._keep(b"")
         if not self._transport.is_closing():
-            self._is_parting = True
+            self._state = _PARTING
             lingering.Lingering(self._transport, self)
 
     def _close(self) -> None:
@@ -761,8 +675,12 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._state = _ENDED
-        self._touched = self._requests.clock()
+        self._answers.touched = self._requests.clock()
         self._cancel_all()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._state is _PARTING or self._state is _ENDED
 
     def _cancel_all(self) -> None:
         if self._working is not None:
@@ -774,11 +692,7 @@ class Connection(asyncio.Protocol):
         if self._head is not None:
             self._held.add(-len(self._head.text))
             self._head = None
-        while self._pending:
-            request = self._pending.pop(0)
-            waiting = request.message
-            self._held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
-            self._requests.driver.cancel(request)
+        self._answers.cancel()
 
 
 def _next_line(data: bytes, at: int) -> int:

@@ -49,16 +49,23 @@ class Consumer(Protocol):
         """
 
 
-class Connection(Protocol):
-    """The caller's."""
+class Writer(Protocol):
+    """Where answers are written."""
 
     @property
     def peer(self) -> Hashable: ...
 
+    def write(self, data: bytes, body: bytes = b"") -> None: ...
+
+
+class Connection(Protocol):
+    """The caller's."""
+
     @property
     def transport(self) -> asyncio.Transport: ...
 
-    def write_answer(self, data: bytes, body: bytes) -> None: ...
+    @property
+    def answers(self) -> Writer: ...
 
     def hold(self, exchange: Exchange, size: int) -> None: ...
 
@@ -67,10 +74,6 @@ class Connection(Protocol):
     def look_what_to_read(self) -> None: ...
 
     def become_tunnel(self) -> bytes: ...
-
-    def end_sending(self) -> None: ...
-
-    def close_tunnel(self, patience: float) -> None: ...
 
 
 class Exchange:
@@ -175,7 +178,7 @@ class Exchange:
         """Let the caller go on with its body, if it waits for that."""
         if self.expects_continue and not self.has_begun:
             self.is_continued = True
-            self.connection.write_answer(_CONTINUE, b"")
+            self.connection.answers.write(_CONTINUE)
 
     def want(self, wanted: bool) -> None:
         """Take more of the body, or no more for now."""
@@ -186,11 +189,11 @@ class Exchange:
     def write(self, data: bytes) -> None:
         """Write some of the answer."""
         self.has_begun = True
-        self.connection.write_answer(data, b"")
+        self.connection.answers.write(data)
 
     def inform(self, head: bytes) -> None:
         """Write an informational answer, before the answer."""
-        self.connection.write_answer(head, b"")
+        self.connection.answers.write(head)
 
     def end(self, close: bool = False) -> None:
         """The answer is complete; with `close` the connection ends behind it."""
@@ -214,7 +217,7 @@ class Exchange:
             end = head.find(b"\r\n\r\n") + 4
             head, body = head[:end], []
         self.has_begun = True
-        self.connection.write_answer(head, b"".join(body))
+        self.connection.answers.write(head, b"".join(body))
         self.end(close)
 
 

@@ -130,7 +130,7 @@ class Relay:
             self.settled()
 
     def _request_head(self, known: bytes | None) -> bytes:
-        head, peer = self._exchange.head, self._exchange.connection.peer
+        head, peer = self._exchange.head, self._exchange.connection.answers.peer
         address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         if known is None and head.passed is not None and head.passed[0] == address:
             return head.passed[1]
@@ -397,22 +397,22 @@ class Relay:
     def finished(self) -> None:
         """Implements `streaming.Receiver`: the predictor sends no more."""
         self._predictor_done = True
-        self._exchange.connection.end_sending()
+        streaming.end_sending(self._exchange.connection.transport)
         self._look_at_tunnel()
 
     def caller_finished(self) -> None:
         """Implements `exchange.Consumer`."""
         self._caller_done = True
         if self._connection is not None:
-            self._connection.end_sending()
+            streaming.end_sending(self._connection.transport)
         self._look_at_tunnel()
 
     def close_tunnel(self) -> None:
         """End both sides, when all that was accepted for them is delivered."""
         if not self._caller_gone:
-            self._exchange.connection.close_tunnel(self._relays.linger)
+            streaming.close_tunnel(self._exchange.connection.transport, self._relays.linger)
         if self._connection is not None:
-            self._connection.close_tunnel(self._relays.linger)
+            streaming.close_tunnel(self._connection.transport, self._relays.linger)
 
     def _look_at_tunnel(self) -> None:
         """Close what has nothing left to do."""

@@ -1,4 +1,4 @@
-"""A predict request, from a parsed head and a body to its answer.
+"""Predict requests, each from a parsed head and a body to its answer, and answers in the order of their requests.
 
 The rules are those of `predict`. What is done for a plain request and its answer is written out, as there are so many
 of them. One whose head or body is unusual is read by `handler`, and then is a call like any other.
@@ -6,27 +6,20 @@ of them. One whose head or body is unusual is read by `handler`, and then is a c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from carpool.runtime import driver
-from carpool.scheduling import messages
+from carpool.scheduling import ledger, messages
 from carpool_sidecar import errors, turns
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import content_coding, predict, responses
 from carpool_sidecar.server.http1 import exchange
 
-
-class Connection(Protocol):
-    """Who wants the answer."""
-
-    @property
-    def peer(self) -> Hashable: ...
-
-    def answered(self, request: PlainRequest, message: bytes, body: bytes, close: bool) -> None: ...
-
-    def is_last(self, request: PlainRequest) -> bool: ...
+MOST_PENDING: Final = 64
+"""Unanswered requests at most; later ones stay unparsed."""
 
 
 class PlainRequest(calls.Call):
@@ -37,7 +30,7 @@ class PlainRequest(calls.Call):
 
     __slots__ = ("asked", "connection", "message", "started")
     asked: exchange.Exchange | None
-    connection: Connection
+    connection: Answers
     message: tuple[bytes, bytes, bool] | None
     started: float
 
@@ -88,7 +81,7 @@ class PlainRequests:
         self,
         head: calls.Head,
         body: bytes,
-        connection: Connection,
+        connection: Answers,
         started: float,
         payload: interface.Payload | None = None,
         size: int = 0,
@@ -126,32 +119,24 @@ class PlainRequests:
         except Exception:
             rules.bug("a request could not be looked at for a reason that is a bug: it goes the way of any other")
             return None
-        return self._made(head, payload, size, connection, started, None)
+        request = PlainRequest(head, payload, size)
+        request.replier = self
+        request.message = request.asked = None
+        request.connection = connection
+        request.started = started
+        return request
 
     def serve(
         self, asked: exchange.Exchange, head: calls.Head, payload: interface.Payload, size: int, started: float
     ) -> PlainRequest:
         """Put an unusual request of `size` bytes in the queue; its exchange is answered once, perhaps at once."""
-        connection = cast(Connection, asked.connection)  # exchanges see another side of it
-        request = self._made(head, payload, size, connection, started, asked)
-        self.submit(request)
-        return request
-
-    def _made(
-        self,
-        head: calls.Head,
-        payload: interface.Payload,
-        size: int,
-        connection: Connection,
-        started: float,
-        asked: exchange.Exchange | None,
-    ) -> PlainRequest:
         request = PlainRequest(head, payload, size)
         request.replier = self
         request.message = None
-        request.connection = connection
-        request.started = started
         request.asked = asked
+        request.connection = cast(Answers, asked.connection.answers)  # which is more than exchanges know of it
+        request.started = started
+        self.submit(request)
         return request
 
     def submit(self, request: PlainRequest) -> None:
@@ -225,6 +210,148 @@ class PlainRequests:
         close = answer.close or (rules.life.parting and request.connection.is_last(request))
         message, *body = responses.render(answer, close)
         request.connection.answered(request, message, b"".join(body), close)
+
+
+class Owner(Protocol):
+    """The connection."""
+
+    def part(self) -> None:
+        """End behind the answer that was given last."""
+        ...
+
+    def look_what_to_read(self) -> None:
+        """No request that was added waits any more."""
+        ...
+
+
+class Answers:
+    """The answers of one connection, in the order of its requests, to a client that takes them as it likes.
+
+    A client that sends and does not read must not fill the memory: what it has not taken counts as held, and a request
+    whose answer waits in the transport is not over before the client has taken it.
+
+    `pending` are the requests that have no answer yet, in order; whoever appends one counts it in `held`, where answers
+    that wait are counted, too. `is_full` is whether some wait for the client, `is_awaited` whether the owner waits for
+    the last of all. `touched` is when the client last did something, or was last given something.
+    """
+
+    # State: those; unsent and unsent_bytes, the answers that the client has not taken, and their bytes. From
+    # connection_made on there is a transport.
+    __slots__ = (
+        "_held", "_owner", "_plain", "is_awaited", "is_full", "pending", "touched", "transport", "unsent",
+        "unsent_bytes",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, plain: PlainRequests, held: ledger.Reservation) -> None:
+        self._owner = owner
+        self._plain = plain
+        self._held = held
+        self.transport: asyncio.Transport
+        self.pending: list[PlainRequest] = []  # few at most, and mostly one
+        self.is_full = self.is_awaited = False
+        self.unsent = self.unsent_bytes = 0
+        self.touched = plain.clock()
+
+    @property
+    def peer(self) -> Hashable:
+        """The address of the other end, or None if that is not known."""
+        address: Hashable = self.transport.get_extra_info("peername")
+        return address
+
+    @property
+    def may_own(self) -> bool:
+        """Whether a request that is not added here may be answered: no other waits before it."""
+        return not self.pending and not self.is_full
+
+    def answered(self, request: PlainRequest, message: bytes, body: bytes, close: bool) -> None:
+        """Send `message` and `body` when it is their turn, then end the connection if told so."""
+        pending = self.pending
+        if not pending:
+            return  # the client left between its answer's making and its turn
+        if pending[0] is not request:
+            request.message = (message, body, close)
+            self._held.add(len(message) + len(body))
+            return
+        pending.pop(0)
+        while True:
+            self.touched = self._plain.now
+            self.transport.write(message)
+            if body:
+                self._write_large(body)
+            if self.is_full:  # the request ends when the client has taken its answer
+                self.unsent += 1
+                self.unsent_bytes += len(message) + len(body)
+                self._held.add(len(message) + len(body))
+            else:
+                self._held.add(0, -1)
+            if close:
+                self._owner.part()
+            if not pending or (following := pending[0].message) is None:
+                break
+            pending.pop(0)
+            message, body, close = following
+            self._held.add(-len(message) - len(body))
+        if self.is_awaited and not pending:
+            self.is_awaited = False
+            self._owner.look_what_to_read()
+
+    def is_last(self, request: PlainRequest) -> bool:
+        """Whether no request came after this one."""
+        return not self.pending or self.pending[-1] is request
+
+    def cancel(self) -> None:
+        """Wait for no answer any more."""
+        while self.pending:
+            request = self.pending.pop(0)
+            waiting = request.message
+            self._held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
+            self._plain.driver.cancel(request)
+
+    # --- answers of requests that are not added here -------------------------------------------------------------
+
+    def write(self, data: bytes, body: bytes = b"") -> None:
+        """Write some of one, when no other waits before it."""
+        self.touched = self._plain.clock()
+        if not self.transport.is_closing():
+            self.transport.write(data)
+            if body:
+                self._write_large(body)
+            if self.is_full:
+                self._count_unsent()
+
+    def end_own(self) -> None:
+        """One is complete. Its request counts in `held` until the client has taken it."""
+        if self.is_full:
+            self.unsent += 1
+        else:
+            self._held.add(0, -1)
+        self.touched = self._plain.clock()
+
+    # --- what the client takes -----------------------------------------------------------------------------------
+
+    def set_full(self, is_full: bool, has_own: bool) -> None:
+        """The transport tells whether there is room; `has_own` while a request that is not added here has its turn."""
+        self.is_full = is_full
+        if not is_full:
+            self.transport.set_write_buffer_limits()
+            self._held.add(-self.unsent_bytes, -self.unsent)
+            self.unsent = self.unsent_bytes = 0
+        elif has_own:
+            self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        """Count what waits for the client to read."""
+        more = self.transport.get_write_buffer_size() - self.unsent_bytes
+        if more > 0:
+            self.unsent_bytes += more
+            self._held.add(more)
+
+    def _write_large(self, body: bytes) -> None:
+        # The transport keeps all of it until its last byte is sent, so it waits for the client until then.
+        self.transport.set_write_buffer_limits(0)
+        self.transport.write(body)
+        if not self.is_full:
+            self.transport.set_write_buffer_limits()
 
 
 def _is_certain(error: errors.CarpoolError, head: calls.Head) -> bool:
