@@ -526,10 +526,14 @@ class Batcher:
 
     def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
         arrived: list[float] = []
-        for answer in answers:
-            call: calls.Call = answer.request  # type: ignore[assignment] # what a driver is given are calls
-            arrived += [call.arrived] * call.callers
-            call.hand_over(answer.pieces)
+        settled: list[futures.Settling] = []
+        try:
+            for answer in answers:
+                call: calls.Call = answer.request  # type: ignore[assignment] # what a driver is given are calls
+                arrived += [call.arrived] * call.callers
+                settled += call.answers(answer.pieces)
+        finally:
+            futures.settle(settled)  # together: threads that are told one by one would take turns with this one
         self.recorder.finished(arrived, self.clock())
 
     def _hand_refusal(self, call: calls.Call, error: errors.CarpoolError) -> None:

@@ -97,19 +97,20 @@ class Call(messages.Request):
         """Who takes its outcome."""
         return [self.tag] if self.futures is None else list(self.futures)
 
-    def hand_over(self, pieces: Sequence[messages.Piece]) -> None:
-        """Give each who called a result, or an exception of its own."""
+    def answers(self, pieces: Sequence[messages.Piece]) -> list[Settling]:
+        """A result, or an exception of its own, for each who called, to be settled; some have them at once."""
         if self.futures is None:
             try:
                 self.tag.answered([piece.predictions for piece in pieces])
             except BaseException as error:  # of a merge, when it joins parts
-                futures.settle(self.refusals(error))
-            return
+                return self.refusals(error)
+            return []
         results = pieces[0][2]
-        if [kind for kind in set(map(type, results)) if issubclass(kind, BaseException)]:
-            futures.settle([_settling(*each) for each in zip(self.futures, results, strict=True)])
-        else:
-            futures.settle_all(self.futures, results, self.loop if isinstance(self, Turn) else None)
+        has_failures = [kind for kind in set(map(type, results)) if issubclass(kind, BaseException)]
+        if isinstance(self, Turn) and not has_failures:
+            futures.settle_all(self.futures, results, self.loop)
+            return []
+        return [_settling(*each) for each in zip(self.futures, results, strict=True)]
 
     def refusals(self, error: BaseException) -> list[Settling]:
         """An exception of its own for each who called, to be settled; a stream has it at once."""

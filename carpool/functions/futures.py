@@ -462,11 +462,8 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
     return count
 
 
-def settle_all(settled: Sequence[Future[Any]], results: Sequence[Any], loop: asyncio.AbstractEventLoop | None) -> None:
-    """As `settle`, for many results that are no exceptions; if there is a loop, all these futures were made for it."""
-    if loop is None:
-        settle([(future, result, None) for future, result in zip(settled, results, strict=True)])
-        return
+def settle_all(settled: Sequence[Future[Any]], results: Sequence[Any], loop: asyncio.AbstractEventLoop) -> None:
+    """As `settle`, for many results that are no exceptions, of futures that were all made for this loop."""
     watched: list[Future[Any]] = []
     waiters: list[asyncio.Future[None] | None] = []
     try:
@@ -499,7 +496,7 @@ def _tell(settled: Iterable[Future[Any]], waiters: list[asyncio.Future[None]]) -
             except IndexError:  # another thread took it
                 break
             kind = type(waiter)
-            if kind is asyncio.Future or asyncio.isfuture(waiter):
+            if kind is not _Lock and asyncio.isfuture(waiter):
                 waiters.append(waiter)
             elif kind is _Lock or not callable(waiter):  # gevent and eventlet have locks of their own
                 waiter.release()
