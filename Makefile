@@ -6,7 +6,6 @@
 #   UPGRADE=1           let `make lock` move to newer releases
 #   EXAMPLES=20         how many times as many examples `make test-deep` tries
 #   CLUSTER=carpool     which cluster to bring up or to test in; several can be up side by side
-#   BACKEND=            what makes it: kind or local (default: kind where it works already, else local)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +13,6 @@ TORCH ?= auto
 UPGRADE ?=
 EXAMPLES ?= 20
 CLUSTER ?=
-BACKEND ?=
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -42,8 +40,6 @@ install := $(uv) pip install --quiet --python $(py)
 
 # By the environment, so that the tests get them as well.
 export CARPOOL_CLUSTER := $(or $(CLUSTER),$(CARPOOL_CLUSTER))
-export CARPOOL_CLUSTER_BACKEND := $(or $(BACKEND),$(CARPOOL_CLUSTER_BACKEND))
-export CARPOOL_CLUSTER_FAMILY := $(or $(FAMILY),$(CARPOOL_CLUSTER_FAMILY))
 
 # What stands after ## begins with the word's group; these come first, in this order.
 first_groups := try|change|cluster|measure
@@ -152,7 +148,7 @@ release-rehearsal: $(VENV)/.tests ## build: make a whole release and publish it 
 	@$(py) .ci/release.py rehearse $(ARGS)
 
 .PHONY: cluster
-cluster: $(VENV)/.tests ## cluster: bring up a Kubernetes with two nodes, an ingress and KServe (CLUSTER=name BACKEND=kind|local FAMILY=ipv4|ipv6)
+cluster: $(VENV)/.tests ## cluster: bring up a Kubernetes with two nodes, an ingress and KServe, by kind (CLUSTER=name)
 	@$(py) -m e2e.cluster up $(ARGS)
 
 .PHONY: cluster-images
@@ -168,7 +164,7 @@ e2e: $(VENV)/.tests ## cluster: run all end-to-end tests, in the cluster that is
 	@$(py) -m pytest e2e --numprocesses=2 --dist=loadscope $(ARGS)
 
 .PHONY: e2e-live
-e2e-live: $(VENV)/.tests ## cluster: run the end-to-end tests that need a whole cluster (BACKEND=kind|local)
+e2e-live: $(VENV)/.tests ## cluster: run the end-to-end tests that need a whole cluster
 	@$(py) -m pytest e2e/live $(ARGS)
 
 .PHONY: e2e-smoke

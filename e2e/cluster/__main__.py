@@ -12,23 +12,21 @@ from typing import Any
 import click
 
 from e2e.cluster import (
-    backends,
     binaries,
     client,
+    clusters,
     control_plane,
     gpus,
     ingress,
-    interface,
     kserve,
     kserve_manifests,
     processes,
     product_images,
+    requirements,
 )
-from e2e.cluster.kind import backend as kind
-from e2e.cluster.local import requirements
 
 FAILURES = (
-    interface.Problem,
+    clusters.Problem,
     binaries.BuildFailed,
     binaries.Unavailable,
     client.Refused,
@@ -49,26 +47,14 @@ class Group(click.Group):
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--name", envvar="CARPOOL_CLUSTER", default=backends.DEFAULT_NAME, help="Several may be up side by side.")
-@click.option(
-    "--backend",
-    envvar="CARPOOL_CLUSTER_BACKEND",
-    type=click.Choice(["kind", "local"]),
-    help="kind needs Docker or Podman, local needs root on Linux.  [default: kind where it can work, else local]",
-)
-@click.option(
-    "--family",
-    envvar="CARPOOL_CLUSTER_FAMILY",
-    type=click.Choice(interface.FAMILIES),
-    help="Of all addresses in the cluster: IPv4 alone, or (local only) IPv6 alone.  [default: ipv4]",
-)
+@click.option("--name", envvar="CARPOOL_CLUSTER", default=clusters.DEFAULT_NAME, help="Several may be up at a time.")
 @click.pass_context
-def main(context: click.Context, name: str, backend: str | None, family: str | None) -> None:
-    """Clusters to test in: real nodes, an ingress controller, KServe's controller."""
-    context.obj = backends.choose(name, backend or "", family or "")
+def main(context: click.Context, name: str) -> None:
+    """Clusters to test in, made by kind: real nodes, an ingress controller, KServe's controller."""
+    context.obj = clusters.Cluster(name)
 
 
-def print_settings(cluster: interface.Cluster) -> None:
+def print_settings(cluster: clusters.Cluster) -> None:
     """What a shell needs to use the cluster, as commands for it."""
     print(f"export KUBECONFIG={cluster.kubeconfig}")
     print(f"export PATH={binaries.folder_for_path()}:$PATH")
@@ -78,12 +64,13 @@ def print_settings(cluster: interface.Cluster) -> None:
 @main.command()
 @click.option("--bare", is_flag=True, help="Nodes alone: no ingress controller, no KServe.")
 @click.pass_obj
-def up(cluster: interface.Cluster, bare: bool) -> None:
+def up(cluster: clusters.Cluster, bare: bool) -> None:
     """Brings the cluster up, if it is not, and prints how to use it."""
-    if not any(binaries.folder().iterdir()):
-        binaries.say("the first time all is built from source: 20 minutes on two cores, 12 GB of disk; later 30 s")
-    if not cluster.is_up() and (packages := needs_of(cluster).missing_packages()):
-        binaries.say(f"this and `make cluster-images` need more than is here: apt-get install {' '.join(packages)}")
+    if not cluster.is_up():
+        if packages := requirements.missing_packages():
+            binaries.say(f"this and `make cluster-images` need more than is here: apt-get install {' '.join(packages)}")
+        if cost := requirements.cost():
+            binaries.say(cost)
     cluster.up()
     if not bare:
         gpus.install(cluster)
@@ -95,28 +82,28 @@ def up(cluster: interface.Cluster, bare: bool) -> None:
 
 @main.command()
 @click.pass_obj
-def down(cluster: interface.Cluster) -> None:
+def down(cluster: clusters.Cluster) -> None:
     """Removes the cluster and every trace of it."""
     cluster.down()
     binaries.say(f"{cluster.name} is gone")
 
 
-def running(cluster: interface.Cluster) -> interface.Cluster:
+def running(cluster: clusters.Cluster) -> clusters.Cluster:
     if not cluster.is_up():
-        raise interface.Problem(f"no cluster {cluster.name} is up; `make cluster` brings it up")
+        raise clusters.Problem(f"no cluster {cluster.name} is up; `make cluster` brings it up")
     return cluster
 
 
 @main.command()
 @click.pass_obj
-def env(cluster: interface.Cluster) -> None:
+def env(cluster: clusters.Cluster) -> None:
     """Prints how to use the cluster, for `eval "$(python -m e2e.cluster env)"`."""
     print_settings(running(cluster))
 
 
 @main.command()
 @click.pass_obj
-def images(cluster: interface.Cluster) -> None:
+def images(cluster: clusters.Cluster) -> None:
     """Builds Carpool's images, where their sources changed, and loads them."""
     product_images.load(running(cluster))
 
@@ -124,7 +111,7 @@ def images(cluster: interface.Cluster) -> None:
 @main.command()
 @click.argument("archives", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_obj
-def load(cluster: interface.Cluster, archives: tuple[Path, ...]) -> None:
+def load(cluster: clusters.Cluster, archives: tuple[Path, ...]) -> None:
     """Loads images from archives (of `docker save`, `buildah push … docker-archive:FILE`)."""
     for archive in archives:
         running(cluster).load(archive)
@@ -143,32 +130,17 @@ def control_plane_alone() -> None:
         wait_for_interrupt(signal.pause)
 
 
-def needs_of(cluster: interface.Cluster) -> Any:
-    """What says `missing` and `missing_packages` of this machine for the cluster's backend."""
-    return cluster if isinstance(cluster, kind.Kind) else requirements
-
-
 @main.command("requirements")
 @click.option("--packages", is_flag=True, help="Print the Debian packages to install, and nothing else.")
-@click.pass_obj
-def tell_requirements(cluster: interface.Cluster, packages: bool) -> None:
-    """Says what this machine lacks to host the cluster, a reason on each line; status 1 if there is one."""
-    needs = needs_of(cluster)
+def tell_requirements(packages: bool) -> None:
+    """Says what this machine lacks to host a cluster, a reason on each line; status 1 if there is one."""
     if packages:
-        click.echo(" ".join(needs.missing_packages()))
+        click.echo(" ".join(requirements.missing_packages()))
         return
-    reasons = needs.missing()
+    reasons = requirements.missing()
     for reason in reasons:
         click.echo(reason)
     sys.exit(1 if reasons else 0)
-
-
-@main.command("backend")
-@click.pass_context
-def tell_backend(context: click.Context) -> None:
-    """Says which backend makes the cluster, and why that one."""
-    asked = context.parent.params if context.parent else {}
-    click.echo("{}: {}".format(*backends.decide(asked["name"], asked["backend"] or "", asked["family"] or "")))
 
 
 def wait_for_interrupt(pause: Callable[[], object]) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -71,34 +71,101 @@ def one_at_a_time(lock: Path) -> Iterator[None]:
         yield
 
 
+# --- What is built ----------------------------------------------------------------------------------------------------
+
+
+class Program(NamedTuple):
+    """One executable: how long its first build takes on two cores, what it is for, and what it is made of.
+
+    Without a module it is one of ours: of the module in this folder, or of one in the folder of its name.
+    """
+
+    name: str
+    minutes: float
+    needed_for: str
+    module: str = ""
+    version: str = ""
+    package: str = "."
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.version}".strip()
+
+
+KUBERNETES, KUBEADM = "kubernetes", "kubeadm"
+PAUSE, DEVICE_PLUGIN, COREDNS = "pause", "device-plugin", "coredns"
+KIND, HEY, TRAEFIK = "kind", "hey", "traefik"
+KSERVE = "github.com/kserve/kserve"
+KSERVE_VERSION = "v0.20.0"
+KSERVE_MANAGER, KSERVE_AGENT = "kserve-manager", "kserve-agent"
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program(KUBERNETES, 5, "every cluster, with etcd"),
+        Program(KUBEADM, 1, "nodes", package="./kubeadm"),
+        Program(PAUSE, 0.1, "nodes"),
+        Program(COREDNS, 2, "nodes"),
+        Program(DEVICE_PLUGIN, 0.5, "GPUs"),
+        Program(KIND, 0.5, "nodes", "sigs.k8s.io/kind", "v0.30.0"),
+        Program(TRAEFIK, 2.5, "the ingress", "github.com/traefik/traefik/v3", "v3.5.3", "./cmd/traefik"),
+        Program(KSERVE_MANAGER, 2.5, "InferenceServices", KSERVE, KSERVE_VERSION, "./cmd/manager"),
+        Program(KSERVE_AGENT, 0.5, "KServe's own batcher", KSERVE, KSERVE_VERSION, "./cmd/agent"),
+        Program(HEY, 0.2, "load", "github.com/rakyll/hey", "v0.1.4"),
+        Program("prometheus-adapter", 2, "autoscaling", "sigs.k8s.io/prometheus-adapter", "v0.12.0", "./cmd/adapter"),
+        Program("prometheus", 4, "autoscaling", "github.com/prometheus/prometheus", "v0.305.0", "./cmd/prometheus"),
+    )
+}
+# Of the module in this folder.
+OF_KUBERNETES = (KUBERNETES, KUBEADM)
+TOOLS = ("kubectl", "helm")
+DNS_PROVIDERS = "github.com/go-acme/lego/v4/providers/dns"
+
+
+def provide(name: str) -> Path:
+    """The executable of that name (one of PROGRAMS), built now if it is not there.
+
+    Raises Unavailable where there is no Go or no module, BuildFailed, and KeyError for other names.
+    """
+    program, target = PROGRAMS[name], path_of(name)
+    what = f"{program.title} for {program.needed_for}; once, up to {program.minutes:g} minutes"
+    return build_once(target, folder() / f".{name}.lock", what, lambda: _make(program, target))
+
+
+def path_of(name: str) -> Path:
+    """Where the executable is, or will be: named by its version, one of ours by the content of its source."""
+    program = PROGRAMS[name]
+    if program.module:
+        return folder() / f"{name}-{program.version}"
+    if name in OF_KUBERNETES:
+        files = [*(SOURCE / each for each in INPUTS), *(SOURCE / program.package).glob("*.go")]
+        return folder() / f"{name}-{kubernetes_version(go_mod())}-{_key_of(files, SOURCE)}"
+    files = [file for file in (SOURCE / name).iterdir() if file.suffix in (".go", ".mod", ".sum")]
+    return folder() / f"{name}-{_key_of(files, SOURCE / name)}"
+
+
+def _key_of(files: Iterable[Path], source: Path) -> str:
+    return key({str(file.relative_to(source)): file.read_bytes() for file in files})
+
+
+def _make(program: Program, target: Path) -> None:
+    if program.name in OF_KUBERNETES:
+        build_kubernetes(find_go(wanted_go(go_mod())), kubernetes_version(go_mod()), target, program.package)
+    elif not program.module:
+        build(SOURCE / program.name, program.package, target)
+    else:
+        source = fetch(program.module, program.version)
+        with tempfile.TemporaryDirectory(dir=folder()) as temporary:
+            if program.name == TRAEFIK:
+                source = without_clouds(source, Path(temporary) / "source")
+            build(source, program.package, target)
+
+
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
-def provide_kubernetes() -> Path:
-    """The executable with Kubernetes and etcd, built now if it is not there. Raises Unavailable and BuildFailed."""
-    inputs = {name: (SOURCE / name).read_bytes() for name in INPUTS}
-    go_mod = inputs["go.mod"].decode()
-    version = kubernetes_version(go_mod)
-    target = cache_folder() / f"cluster-{version}-{key(inputs)}"
-
-    def make() -> None:
-        build_kubernetes(find_go(wanted_go(go_mod)), version, target)
-
-    return build_once(target, cache_folder() / "lock", f"Kubernetes {version} and etcd; once, about 5 minutes", make)
-
-
-def provide_kubeadm() -> Path:
-    """kubeadm of the same release, for kind's nodes, built now if it is not there. Raises likewise."""
-    files = (*INPUTS, "kubeadm/main.go")
-    inputs = {name: (SOURCE / name).read_bytes() for name in files}
-    go_mod = inputs["go.mod"].decode()
-    version = kubernetes_version(go_mod)
-    target = folder() / f"kubeadm-{version}-{key(inputs)}"
-
-    def make() -> None:
-        build_kubernetes(find_go(wanted_go(go_mod)), version, target, "./kubeadm")
-
-    return build_once(target, folder() / ".kubeadm.lock", f"kubeadm {version}; once, about 1 minute", make)
+def go_mod() -> str:
+    """The go.mod of Kubernetes and etcd."""
+    return (SOURCE / "go.mod").read_text()
 
 
 def build_kubernetes(
@@ -127,65 +194,7 @@ def wanted_go(go_mod: str) -> tuple[int, ...]:
     return numbers(found[1])
 
 
-# --- Other programs ---------------------------------------------------------------------------------------------------
-
-
-class Program(NamedTuple):
-    """One executable: the package that it is made of, and how long its first build takes on two cores."""
-
-    name: str
-    module: str
-    version: str
-    package: str
-    needed_for: str
-    minutes: float
-
-    @property
-    def file(self) -> str:
-        return f"{self.name}-{self.version}"
-
-
-KSERVE = "github.com/kserve/kserve"
-KSERVE_VERSION = "v0.20.0"
-# Programs of ours, each a module in the folder of its name: how long the first build takes.
-PAUSE, DEVICE_PLUGIN, COREDNS = "pause", "device-plugin", "coredns"
-OWN = {PAUSE: "some seconds", DEVICE_PLUGIN: "up to half a minute", COREDNS: "up to 2 minutes"}
-TRAEFIK = "traefik"
-DNS_PROVIDERS = "github.com/go-acme/lego/v4/providers/dns"
-
-PROGRAMS = {
-    program.name: program
-    for program in (
-        Program("hey", "github.com/rakyll/hey", "v0.1.4", ".", "load", 0.2),
-        Program("kserve-manager", KSERVE, KSERVE_VERSION, "./cmd/manager", "InferenceServices", 2.5),
-        Program("kserve-agent", KSERVE, KSERVE_VERSION, "./cmd/agent", "KServe's own batcher", 0.5),
-        Program(TRAEFIK, "github.com/traefik/traefik/v3", "v3.5.3", "./cmd/traefik", "the ingress", 2.5),
-        Program("prometheus-adapter", "sigs.k8s.io/prometheus-adapter", "v0.12.0", "./cmd/adapter", "autoscaling", 2),
-        Program("prometheus", "github.com/prometheus/prometheus", "v0.305.0", "./cmd/prometheus", "autoscaling", 4),
-    )
-}
-TOOLS = ("kubectl", "helm")
-
-
-def provide(name: str) -> Path:
-    """The executable of that name (one of PROGRAMS or OWN), built now if it is not there.
-
-    Raises Unavailable where there is no Go or no module, BuildFailed, and KeyError for other names.
-    """
-    if name in OWN:
-        return _provide_own(name)
-    program = PROGRAMS[name]
-    target = folder() / program.file
-
-    def make() -> None:
-        source = fetch(program.module, program.version)
-        with tempfile.TemporaryDirectory(dir=folder()) as temporary:
-            if name == TRAEFIK:
-                source = without_clouds(source, Path(temporary) / "source")
-            build(source, program.package, target)
-
-    what = f"{name} {program.version} for {program.needed_for}; once, up to {program.minutes:g} minutes"
-    return build_once(target, folder() / f".{name}.lock", what, make)
+# --- Traefik ----------------------------------------------------------------------------------------------------------
 
 
 def without_clouds(source: Path, copy: Path) -> Path:
@@ -209,16 +218,7 @@ def without_clouds(source: Path, copy: Path) -> Path:
     return copy
 
 
-def _provide_own(name: str) -> Path:
-    """A program of ours, named by the content of its source."""
-    source = SOURCE / name
-    inputs = {file.name: file.read_bytes() for file in source.iterdir() if file.suffix in (".go", ".mod", ".sum")}
-    target = folder() / f"{name}-{key(inputs)}"
-
-    def make() -> None:
-        build(source, ".", target)
-
-    return build_once(target, folder() / f".{name}.lock", f"{name}; once, {OWN[name]}", make)
+# --- Where they are ---------------------------------------------------------------------------------------------------
 
 
 def folder() -> Path:
@@ -229,10 +229,11 @@ def folder() -> Path:
 
 
 def folder_for_path() -> Path:
-    """A folder for PATH: hey, kubectl and helm under these names. Raises as `provide` does."""
+    """A folder for PATH: kind, hey, kubectl and helm under these names. Raises as `provide` does."""
     linked = cache_folder() / "path"
     linked.mkdir(exist_ok=True)
-    link(linked / "hey", provide("hey"))
+    for name in (KIND, HEY):
+        link(linked / name, provide(name))
     for tool in TOOLS:
         try:
             link(linked / tool, helm.find(tool))

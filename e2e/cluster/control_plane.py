@@ -1,34 +1,27 @@
-"""A Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager; a scheduler where there are nodes.
+"""A Kubernetes control plane without nodes, on loopback: etcd, kube-apiserver and kube-controller-manager.
 
-Without nodes it is on loopback: pods are admitted and stored, Deployments become ReplicaSets become Pods, and nothing
-schedules or runs them.
+Pods are admitted and stored, Deployments become ReplicaSets become Pods, and nothing schedules or runs them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e.cluster import binaries, credentials, interface, other_releases, processes
+from e2e.cluster import binaries, credentials, other_releases, processes
 from tests import loopback
 
 HOST = "127.0.0.1"
 READY_SECONDS = 90.0
-# The addresses of Services where the API server's own is of IPv4 and of IPv6. The first address of a range is that of
-# the Service named kubernetes.
-SERVICES_IPV4, SERVICES_IPV6 = "10.96.0.0/16", "fd00:10:96::/112"
-# What a certificate of the API server has to say for clients outside and inside a cluster, beside its addresses.
-API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+# The addresses of Services.
+SERVICES = "10.96.0.0/16"
 POLICIES_BETA, POLICIES_STABLE = (f"admissionregistration.k8s.io/{version}" for version in ("v1beta1", "v1"))
-# The reconciler that announces the API server as the Service `kubernetes` refuses loopback addresses.
-ON_LOOPBACK = {"endpoint-reconciler-type": "none"}
 # As on GKE: pods of the system's classes are for namespaces with a ResourceQuota that names the class.
 LIMITED_CLASSES = """\
 apiVersion: apiserver.config.k8s.io/v1
@@ -43,8 +36,6 @@ plugins:
           matchScopes:
             - {scopeName: PriorityClass, operator: In, values: [system-cluster-critical, system-node-critical]}
 """
-# The user that the API server is when it passes a request on to an extension of its API, and when it asks a kubelet.
-FRONT_PROXY, KUBELET_CLIENT = "front-proxy-client", "kube-apiserver-kubelet-client"
 
 
 def answers_ok(url: str, context: ssl.SSLContext | None = None) -> bool:
@@ -67,21 +58,13 @@ class Component(NamedTuple):
 class ControlPlane:
     """The components as one thing to start and stop. All files (certificates, data, logs) lie in `folder`."""
 
-    def __init__(
-        self, executable: Path, folder: Path, host: str = HOST, *, version: str = "", with_nodes: bool = False
-    ) -> None:
-        """`host` is the address of the API server. With nodes, those and the pods on them can reach it there.
-
-        `version` is the executable's, such as "v1.36.3"; without it, that of go.mod.
-        """
+    def __init__(self, executable: Path, folder: Path, version: str) -> None:
+        """`version` is the executable's, such as "v1.36.3"."""
         self.folder = folder
-        self.version = version or other_releases.pinned()
+        self.version = version
         major, minor, *_ = binaries.numbers(self.version.removeprefix("v"))
         self.release = (major, minor)
-        self.server = f"https://{interface.in_url(host)}:{loopback.free_port()}"
-        self._services = SERVICES_IPV6 if ":" in host else SERVICES_IPV4
-        self._host = host
-        self._with_nodes = with_nodes
+        self.server = f"https://{HOST}:{loopback.free_port()}"
         self._executable = executable
         self._authority = credentials.Authority(folder)
         self._admin = self._authority.issue("admin", "admin", ["system:masters"])
@@ -95,8 +78,7 @@ class ControlPlane:
     def start(self) -> None:
         """Returns when API server and controllers are ready. Raises processes.ProcessFailed with a log's end."""
         etcd = f"http://{HOST}:{loopback.free_port()}"
-        components = [self._etcd(etcd), self._api_server(etcd), self._controllers()]
-        components += [self._scheduler()] if self._with_nodes else []
+        components = (self._etcd(etcd), self._api_server(etcd), self._controllers())
         self._components = {each.name: each for each in components}
         for name in self._components:
             self._run(name)
@@ -111,17 +93,12 @@ class ControlPlane:
         self._running[component].stop()
         self._run(component)
 
-    def revive(self) -> None:
-        """Restarts the components that have ended."""
-        for name in [name for name, process in self._running.items() if not process.is_running]:
-            self._run(name)
-
-    def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig for a user of that name, with the rights that RBAC grants to it and its groups."""
+    def kubeconfig_of(self, user: str) -> Path:
+        """A kubeconfig for a user of that name, with the rights that RBAC grants to it."""
         with self._users_lock:
             if user not in self._users:
                 file = "user-" + user.replace(":", "-")
-                self._users[user] = self._write_kubeconfig(file, self._authority.issue(file, user, groups))
+                self._users[user] = self._write_kubeconfig(file, self._authority.issue(file, user))
             return self._users[user]
 
     def server_certificate(self, file: str, *hosts: str) -> credentials.Issued:
@@ -176,24 +153,26 @@ class ControlPlane:
         return Component("etcd", values, lambda: answers_ok(f"{client}/health"))
 
     def _api_server(self, etcd: str) -> Component:
-        inside = str(ipaddress.ip_network(self._services)[1])
-        serving = self._authority.issue(
-            "kube-apiserver", "kube-apiserver", hosts=(*API_SERVER_NAMES, self._host, inside)
-        )
+        serving = self._authority.issue("kube-apiserver", "kube-apiserver", hosts=[HOST])
+        limits = self.folder / "admission.yaml"
+        limits.write_text(LIMITED_CLASSES)
         accounts = self.folder / "service-accounts"
         credentials.write_public_key(accounts.with_suffix(".pub"), credentials.write_key(accounts.with_suffix(".key")))
         values = {
             "etcd-servers": etcd,
-            "bind-address": self._host,
-            "advertise-address": self._host,
+            "bind-address": HOST,
+            "advertise-address": HOST,
             "secure-port": self.server.rpartition(":")[2],
             "tls-cert-file": serving.certificate,
             "tls-private-key-file": serving.key,
             "client-ca-file": self._authority.bundle,
             "authorization-mode": "Node,RBAC",
             "enable-admission-plugins": "NodeRestriction",  # on top of the defaults, PodSecurity among them
+            "admission-control-config-file": limits,
             "allow-privileged": "true",
-            "service-cluster-ip-range": self._services,
+            "service-cluster-ip-range": SERVICES,
+            # The reconciler that announces the API server as the Service `kubernetes` refuses loopback addresses.
+            "endpoint-reconciler-type": "none",
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
             "service-account-key-file": accounts.with_suffix(".pub"),
             "service-account-signing-key-file": accounts.with_suffix(".key"),
@@ -201,7 +180,6 @@ class ControlPlane:
             "profiling": "false",
             "v": 1,
             **self._policies(),
-            **(self._towards_nodes() if self._with_nodes else {**ON_LOOPBACK, **self._limits()}),
         }
         return Component("kube-apiserver", values, lambda: self._answers_admin(f"{self.server}/readyz"))
 
@@ -211,57 +189,21 @@ class ControlPlane:
             return {}
         return {"feature-gates": "MutatingAdmissionPolicy=true", "runtime-config": f"{POLICIES_BETA}=true"}
 
-    def _limits(self) -> dict[str, object]:
-        """Limits priority classes; not where nodes are, as what makes a cluster work is of these, without a quota."""
-        file = self.folder / "admission.yaml"
-        file.write_text(LIMITED_CLASSES)
-        return {"admission-control-config-file": file}
-
-    def _towards_nodes(self) -> dict[str, object]:
-        """How the API server reaches kubelets (for logs, exec), and pods that serve webhooks or parts of the API."""
-        kubelets = self._authority.issue(KUBELET_CLIENT, KUBELET_CLIENT, ["system:masters"])
-        front = self._authority.issue(FRONT_PROXY, FRONT_PROXY)
-        return {
-            "kubelet-client-certificate": kubelets.certificate,
-            "kubelet-client-key": kubelets.key,
-            "kubelet-preferred-address-types": "InternalIP",
-            # No kube-proxy runs beside the API server: it asks pods at their own addresses.
-            "enable-aggregator-routing": "true",
-            "proxy-client-cert-file": front.certificate,
-            "proxy-client-key-file": front.key,
-            "requestheader-client-ca-file": self._authority.bundle,
-            "requestheader-allowed-names": FRONT_PROXY,
-            "requestheader-username-headers": "X-Remote-User",
-            "requestheader-group-headers": "X-Remote-Group",
-            "requestheader-extra-headers-prefix": "X-Remote-Extra-",
-        }
-
     def _controllers(self) -> Component:
-        values = {
-            "root-ca-file": self._authority.bundle,
-            "service-account-private-key-file": self.folder / "service-accounts.key",
-            "use-service-account-credentials": "true",
-            "horizontal-pod-autoscaler-sync-period": "5s",  # of 15, so that tests see it act
-        }
-        return self._client_component("kube-controller-manager", values)
-
-    def _scheduler(self) -> Component:
-        return self._client_component("kube-scheduler", {})
-
-    def _client_component(self, name: str, more: Mapping[str, object]) -> Component:
-        """A component that works through the API server, and serves its own health alone."""
-        port = loopback.free_port()
+        name, port = "kube-controller-manager", loopback.free_port()
         serving = self._authority.issue(name, name, hosts=[HOST])
-        # Named as in every cluster: the API server brings the roles for these users.
         values = {
+            # A user named as in every cluster: the API server brings the roles for it.
             "kubeconfig": self.kubeconfig_of(f"system:{name}"),
             "bind-address": HOST,
             "secure-port": port,
             "tls-cert-file": serving.certificate,
             "tls-private-key-file": serving.key,
             "leader-elect": "false",
+            "root-ca-file": self._authority.bundle,
+            "service-account-private-key-file": self.folder / "service-accounts.key",
+            "use-service-account-credentials": "true",
             "v": 1,
-            **more,
         }
         return Component(name, values, lambda: self._answers_admin(f"https://{HOST}:{port}/healthz"))
 
@@ -273,7 +215,7 @@ def running(folder: Path) -> Iterator[ControlPlane]:
     Raises what binaries and processes raise, and ValueError where CARPOOL_KUBERNETES is no release.
     """
     version = other_releases.wanted()
-    plane = ControlPlane(other_releases.provide(version), folder, version=version)
+    plane = ControlPlane(other_releases.provide(version), folder, version)
     start = time.monotonic()
     try:
         plane.start()

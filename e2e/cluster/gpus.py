@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from e2e.cluster import archives, binaries, client, installing, interface, processes
+from e2e.cluster import archives, binaries, client, clusters, installing, processes
 
 NAMESPACE = "devices"
 WORKLOAD = "daemonset/device-plugin"
@@ -26,16 +26,16 @@ def objects(tag: str) -> list[installing.Object]:
     for document in documents:
         if document["kind"] == "DaemonSet":
             pod = document["spec"]["template"]["spec"]
-            pod["nodeSelector"] = dict(interface.GPU_NODE_LABEL)
-            options = {"resource": interface.GPU_RESOURCE, "count": interface.GPUS}
+            pod["nodeSelector"] = dict(clusters.GPU_NODE_LABEL)
+            options = {"resource": clusters.GPU_RESOURCE, "count": clusters.GPUS}
             pod["containers"][0] |= {"image": tag, "args": processes.flags(options)}
     return documents
 
 
-def install(cluster: interface.Cluster) -> None:
-    """Returns when the last node has interface.GPUS to give away; at once if it does.
+def install(cluster: clusters.Cluster) -> None:
+    """Returns when the last node has clusters.GPUS to give away; at once if it does.
 
-    Raises interface.Problem, and binaries.Unavailable and BuildFailed where the plugin has to be built and cannot.
+    Raises clusters.Problem, and binaries.Unavailable and BuildFailed where the plugin has to be built and cannot.
     """
     start = time.monotonic()
     made = image()
@@ -46,14 +46,14 @@ def install(cluster: interface.Cluster) -> None:
         installing.wait_for_rollout(cluster, NAMESPACE, WORKLOAD, READY_SECONDS)
         try:
             processes.eventually(
-                lambda: counted(admin, node) == interface.GPUS, COUNTED_SECONDS, f"{node} has {interface.GPUS} GPUs"
+                lambda: counted(admin, node) == clusters.GPUS, COUNTED_SECONDS, f"{node} has {clusters.GPUS} GPUs"
             )
         except TimeoutError as late:
             known = installing.what_is_known_of(cluster, NAMESPACE, WORKLOAD)
-            raise interface.Problem(f"{late}\n{known}") from None
-    binaries.say(f"{node} has {interface.GPUS} {interface.GPU_RESOURCE} (after {time.monotonic() - start:.0f} s)")
+            raise clusters.Problem(f"{late}\n{known}") from None
+    binaries.say(f"{node} has {clusters.GPUS} {clusters.GPU_RESOURCE} (after {time.monotonic() - start:.0f} s)")
 
 
 def counted(admin: client.Client, node: str) -> int:
     """How many GPUs the node has for pods."""
-    return int(admin.get("Node", node)["status"].get("allocatable", {}).get(interface.GPU_RESOURCE, 0))
+    return int(admin.get("Node", node)["status"].get("allocatable", {}).get(clusters.GPU_RESOURCE, 0))

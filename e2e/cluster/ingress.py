@@ -1,4 +1,4 @@
-"""The ingress controller: Traefik on every node, behind the NodePort that interface.Cluster.ingress names."""
+"""The ingress controller: Traefik on every node, behind the NodePort that clusters.Cluster.ingress names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 
-from e2e.cluster import archives, binaries, client, installing, interface, processes
+from e2e.cluster import archives, binaries, client, clusters, installing, processes
 
 NAMESPACE = "ingress"
 CLASS = "traefik"
@@ -18,8 +18,8 @@ ANSWERS_SECONDS = 30.0
 
 def image() -> archives.Image:
     """Traefik's image; builds the program if it is not there. Raises as binaries.provide does."""
-    version = binaries.PROGRAMS["traefik"].version
-    return archives.Image(f"traefik:{version}", binaries.provide("traefik"), "/traefik")
+    version = binaries.PROGRAMS[binaries.TRAEFIK].version
+    return archives.Image(f"traefik:{version}", binaries.provide(binaries.TRAEFIK), "/traefik")
 
 
 def objects(tag: str) -> list[installing.Object]:
@@ -29,14 +29,14 @@ def objects(tag: str) -> list[installing.Object]:
         if document["kind"] == "DaemonSet":
             document["spec"]["template"]["spec"]["containers"][0]["image"] = tag
         if document["kind"] == "Service":
-            document["spec"]["ports"][0]["nodePort"] = interface.INGRESS_NODE_PORT
+            document["spec"]["ports"][0]["nodePort"] = clusters.INGRESS_NODE_PORT
     return documents
 
 
-def install(cluster: interface.Cluster) -> None:
+def install(cluster: clusters.Cluster) -> None:
     """Returns when Traefik answers at `cluster.ingress`; at once if it does.
 
-    Raises interface.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
+    Raises clusters.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
     """
     start = time.monotonic()
     made = image()
@@ -48,7 +48,7 @@ def install(cluster: interface.Cluster) -> None:
         processes.eventually(lambda: answers(cluster.ingress), ANSWERS_SECONDS, f"an answer from {cluster.ingress}")
     except TimeoutError as late:
         words = f"{late}; Traefik's pods are ready, so look at kube-proxy and at the way from here to the nodes"
-        raise interface.Problem(words) from None
+        raise clusters.Problem(words) from None
     binaries.say(f"the ingress answers at {cluster.ingress} (after {time.monotonic() - start:.0f} s)")
 
 

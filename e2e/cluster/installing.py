@@ -13,7 +13,7 @@ from typing import Any
 
 from ruamel import yaml
 
-from e2e.cluster import archives, binaries, client, interface
+from e2e.cluster import archives, binaries, client, clusters
 from tests.charts import helm
 
 MANIFESTS = Path(__file__).parent / "manifests"
@@ -27,8 +27,8 @@ SECONDS = 120.0
 Object = dict[str, Any]
 
 
-def load(cluster: interface.Cluster, admin: client.Client, image: archives.Image) -> None:
-    """Loads an image into every node, unless all of them report that they have it. Raises interface.Problem."""
+def load(cluster: clusters.Cluster, admin: client.Client, image: archives.Image) -> None:
+    """Loads an image into every node, unless all of them report that they have it. Raises clusters.Problem."""
     if is_loaded(admin.list("Node"), image.tag):
         return
     binaries.say(f"loading {image.tag}")
@@ -55,7 +55,7 @@ def documents(text: str) -> list[Object]:
 
 
 def kubectl(*words: str, stdin: str = "", kubeconfig: Path | None = None, timeout: float = SECONDS) -> str:
-    """Runs kubectl and returns its output. Raises interface.Problem with its errors, and where time is up."""
+    """Runs kubectl and returns its output. Raises clusters.Problem with its errors, and where time is up."""
     to = ["--kubeconfig", str(kubeconfig)] if kubeconfig else []
     try:
         command = [str(helm.find("kubectl")), *to, *words]
@@ -63,13 +63,13 @@ def kubectl(*words: str, stdin: str = "", kubeconfig: Path | None = None, timeou
     except helm.Unavailable as missing:
         raise binaries.Unavailable(str(missing)) from None
     except subprocess.TimeoutExpired:
-        raise interface.Problem(f"`kubectl {' '.join(words)}` did not end within {timeout:g} s") from None
+        raise clusters.Problem(f"`kubectl {' '.join(words)}` did not end within {timeout:g} s") from None
     if done.returncode:
-        raise interface.Problem(f"`kubectl {' '.join(words)}` ended with status {done.returncode}:\n{done.stderr}")
+        raise clusters.Problem(f"`kubectl {' '.join(words)}` ended with status {done.returncode}:\n{done.stderr}")
     return done.stdout
 
 
-def apply(cluster: interface.Cluster, objects: list[Object] | str) -> list[str]:
+def apply(cluster: clusters.Cluster, objects: list[Object] | str) -> list[str]:
     """Applies objects (a string: as YAML) in this order; what others have changed in our fields is changed back.
 
     Returns them as kubectl names them: "namespace/ingress".
@@ -79,19 +79,19 @@ def apply(cluster: interface.Cluster, objects: list[Object] | str) -> list[str]:
     return kubectl(*words, "--output=name", stdin=text, kubeconfig=cluster.kubeconfig).splitlines()
 
 
-def wait_for_rollout(cluster: interface.Cluster, namespace: str, workload: str, seconds: float) -> None:
+def wait_for_rollout(cluster: clusters.Cluster, namespace: str, workload: str, seconds: float) -> None:
     """Returns when every pod of a workload ("daemonset/traefik") is new and ready.
 
-    Raises interface.Problem with the state and the last log lines of its pods.
+    Raises clusters.Problem with the state and the last log lines of its pods.
     """
     words = ("rollout", "status", workload, f"--namespace={namespace}", f"--timeout={seconds:g}s")
     try:
         kubectl(*words, kubeconfig=cluster.kubeconfig, timeout=seconds + 10)
-    except interface.Problem as late:
-        raise interface.Problem(f"{late}\n{what_is_known_of(cluster, namespace, workload)}") from None
+    except clusters.Problem as late:
+        raise clusters.Problem(f"{late}\n{what_is_known_of(cluster, namespace, workload)}") from None
 
 
-def what_is_known_of(cluster: interface.Cluster, namespace: str, workload: str) -> str:
+def what_is_known_of(cluster: clusters.Cluster, namespace: str, workload: str) -> str:
     """The pods and events of a workload's namespace and its logs, as far as they can be had."""
     questions = [
         ("get", "pods", "--output=wide"),
@@ -102,6 +102,6 @@ def what_is_known_of(cluster: interface.Cluster, namespace: str, workload: str) 
     for words in questions:
         try:
             answers.append(kubectl(*words, f"--namespace={namespace}", kubeconfig=cluster.kubeconfig))
-        except interface.Problem as failed:
+        except clusters.Problem as failed:
             answers.append(str(failed))
     return "\n".join(answers)

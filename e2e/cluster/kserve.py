@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from e2e.cluster import archives, binaries, client, credentials, installing, interface, kserve_manifests, processes
+from e2e.cluster import archives, binaries, client, clusters, credentials, installing, kserve_manifests, processes
 
 NAMESPACE = kserve_manifests.NAMESPACE
 WORKLOAD = "deployment/kserve-controller-manager"
@@ -32,18 +32,18 @@ ANSWERS_SECONDS = 60.0
 def manager_image() -> archives.Image:
     """The controller's image; builds the program if it is not there. Raises as binaries.provide does."""
     # The path is the one in the Deployment's `command`.
-    return archives.Image(kserve_manifests.MANAGER_TAG, binaries.provide("kserve-manager"), "/manager")
+    return archives.Image(kserve_manifests.MANAGER_TAG, binaries.provide(binaries.KSERVE_MANAGER), "/manager")
 
 
 def agent_image() -> archives.Image:
     """The image with KServe's own batcher, which its webhook gives to pods. Raises as binaries.provide does."""
-    return archives.Image(kserve_manifests.AGENT_TAG, binaries.provide("kserve-agent"), "/ko-app/agent")
+    return archives.Image(kserve_manifests.AGENT_TAG, binaries.provide(binaries.KSERVE_AGENT), "/ko-app/agent")
 
 
-def install(cluster: interface.Cluster) -> None:
+def install(cluster: clusters.Cluster) -> None:
     """Returns when KServe's webhooks admit InferenceServices and their pods; changes nothing where they do.
 
-    Raises interface.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
+    Raises clusters.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
     """
     start = time.monotonic()
     with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
@@ -78,7 +78,7 @@ def is_served(admin: client.Client, kind: str) -> bool:
     return True
 
 
-def apply_definitions(cluster: interface.Cluster, admin: client.Client, definitions: str) -> None:
+def apply_definitions(cluster: clusters.Cluster, admin: client.Client, definitions: str) -> None:
     """Returns when the API server serves the resources: the objects and the controller after them need that."""
     names = [each.rpartition("/")[2] for each in installing.apply(cluster, definitions)]
 
@@ -88,7 +88,7 @@ def apply_definitions(cluster: interface.Cluster, admin: client.Client, definiti
     try:
         processes.eventually(established, ESTABLISHED_SECONDS, f"the API server serves {', '.join(names)}")
     except TimeoutError as late:
-        raise interface.Problem(f"{late}; `kubectl describe crd` says why") from None
+        raise clusters.Problem(f"{late}; `kubectl describe crd` says why") from None
 
 
 def is_established(definition: installing.Object) -> bool:
@@ -96,7 +96,7 @@ def is_established(definition: installing.Object) -> bool:
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
-def provide_certificate(cluster: interface.Cluster, admin: client.Client) -> bytes:
+def provide_certificate(cluster: clusters.Cluster, admin: client.Client) -> bytes:
     """The PEM bundle that verifies the webhooks' certificate. Issues one unless there is one that is valid for long.
 
     In production cert-manager does this. The authority's key is gone when this returns.
@@ -140,4 +140,4 @@ def wait_for_webhooks(admin: client.Client) -> None:
     try:
         processes.eventually(admitted, ANSWERS_SECONDS, "KServe's webhooks answer")
     except TimeoutError as late:
-        raise interface.Problem(f"{late}; the API server said: {refusals.get('last', 'nothing')}") from None
+        raise clusters.Problem(f"{late}; the API server said: {refusals.get('last', 'nothing')}") from None

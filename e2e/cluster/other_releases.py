@@ -24,7 +24,7 @@ _STAGING = re.compile(r"(?m)^\t(k8s\.io/\S+) => \./staging/src/\1$")
 
 def pinned() -> str:
     """The release of go.mod, such as "v1.34.4"."""
-    return binaries.kubernetes_version((binaries.SOURCE / "go.mod").read_text())
+    return binaries.kubernetes_version(binaries.go_mod())
 
 
 def wanted() -> str:
@@ -41,7 +41,7 @@ def provide(version: str) -> Path:
     For the release of go.mod it is the one that nodes run too. Raises Unavailable and BuildFailed.
     """
     if version == pinned():
-        return binaries.provide_kubernetes()
+        return binaries.provide(binaries.KUBERNETES)
     main = without_nodes((binaries.SOURCE / "main.go").read_text())
     target = binaries.cache_folder() / f"control-plane-{version}-{binaries.key({'main.go': main.encode()})}"
 

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from e2e.cluster import binaries, client, interface
+from e2e.cluster import binaries, client, clusters
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / ".ci"
@@ -64,7 +64,7 @@ def archives() -> dict[str, Path]:
     return {part: folder / f"carpool-{part}.tar" for part in PARTS}
 
 
-def load(cluster: interface.Cluster) -> str:
+def load(cluster: clusters.Cluster) -> str:
     """Loads the images into all nodes, unless they are there. Returns the digest of their sources."""
     wanted, files = state(), archives()
     admin = client.Client(cluster.kubeconfig)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import backends, client, gpus, ingress, interface, product_images
+from e2e.cluster import client, clusters, gpus, ingress, product_images
 from e2e.cluster import kserve as kserve_installation
 from e2e.injector import steps
 from e2e.live import kubectl as kubectls
@@ -26,9 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(building: steps.Building) -> Iterator[interface.Cluster]:
+def cluster(building: steps.Building) -> Iterator[clusters.Cluster]:
     """The cluster named by $CARPOOL_CLUSTER, with ingress and KServe: the one that is up, else one for this run."""
-    chosen = backends.choose()
+    chosen = clusters.Cluster()
     with contextlib.ExitStack() as stack:
         if not chosen.is_up():
             stack.callback(chosen.down)
@@ -41,27 +41,27 @@ def cluster(building: steps.Building) -> Iterator[interface.Cluster]:
 
 
 @pytest.fixture(scope="session")
-def admin(cluster: interface.Cluster) -> Iterator[client.Client]:
+def admin(cluster: clusters.Cluster) -> Iterator[client.Client]:
     """Calls the cluster's API server as a user with all rights."""
     with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
         yield admin
 
 
 @pytest.fixture(scope="session")
-def cluster_kubectl(cluster: interface.Cluster) -> kubectls.Kubectl:
+def cluster_kubectl(cluster: clusters.Cluster) -> kubectls.Kubectl:
     """kubectl in the namespace `default`."""
     return kubectls.Kubectl(cluster.kubeconfig, "default")
 
 
 @pytest.fixture(scope="session")
-def images_loaded(building: steps.Building, cluster: interface.Cluster) -> str:
+def images_loaded(building: steps.Building, cluster: clusters.Cluster) -> str:
     """Loads the product's images into all nodes; the digest of their sources. Skips where none can be built."""
     with building("images to test"):
         return product_images.load(cluster)
 
 
 @pytest.fixture(scope="session")
-def shared_release(cluster: interface.Cluster, images_loaded: str) -> releases.Release:
+def shared_release(cluster: clusters.Cluster, images_loaded: str) -> releases.Release:
     """The release that tests share; the fixture `carpool` installs it."""
     return releases.Release(cluster.kubeconfig, images_loaded)
 
@@ -75,7 +75,7 @@ def carpool(shared_release: releases.Release, admin: client.Client) -> releases.
 
 
 @pytest.fixture(scope="session")
-def kserve(cluster: interface.Cluster) -> None:
+def kserve(cluster: clusters.Cluster) -> None:
     """KServe's controller runs, and its webhooks answer."""
     namespace, controller = KSERVE
     kubectls.Kubectl(cluster.kubeconfig, namespace).wait(controller, "Available")
@@ -91,6 +91,6 @@ def namespace(admin: client.Client) -> Iterator[str]:
 
 
 @pytest.fixture(name="kubectl")
-def namespaced_kubectl(cluster: interface.Cluster, namespace: str) -> kubectls.Kubectl:
+def namespaced_kubectl(cluster: clusters.Cluster, namespace: str) -> kubectls.Kubectl:
     """kubectl in the test's namespace."""
     return kubectls.Kubectl(cluster.kubeconfig, namespace)

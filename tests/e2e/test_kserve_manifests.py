@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import binaries, ingress, installing, interface, kserve_manifests
+from e2e.cluster import binaries, clusters, ingress, installing, kserve_manifests
 
 DEFINITION = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: a.example.com\n"
 NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: kserve\n"
@@ -97,7 +97,7 @@ def test_traefik_runs_from_the_image_that_was_loaded_behind_the_agreed_port() ->
     (container,) = objects["DaemonSet"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "traefik:v1"
     assert container["imagePullPolicy"] == "IfNotPresent"
-    assert objects["Service"]["spec"]["ports"][0]["nodePort"] == interface.INGRESS_NODE_PORT
+    assert objects["Service"]["spec"]["ports"][0]["nodePort"] == clusters.INGRESS_NODE_PORT
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import archives, binaries, interface
-from e2e.cluster.kind import backend, engines, node_image
-from tests.e2e import kind_fakes
+from e2e.cluster import archives, binaries, engines, node_image
+from tests.e2e import fakes
 
 DOCKER = engines.Engine("docker", {})
-PUBLISHED = node_image.published(backend.CONFIG)
+PUBLISHED = node_image.published()
 # The parts of kind's own that are changed.
 CONTAINERD = """version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -30,23 +29,23 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def machine() -> kind_fakes.Machine:
-    return kind_fakes.Machine("docker")
+def machine() -> fakes.Machine:
+    return fakes.Machine("docker")
 
 
-def provided(machine: kind_fakes.Machine) -> str:
-    return node_image.provide(DOCKER, backend.CONFIG, machine)
+def provided(machine: fakes.Machine) -> str:
+    return node_image.provide(DOCKER, machine)
 
 
 # --- Which one -----------------------------------------------------------------------------------------------------
 
 
-def test_the_published_image_is_taken_where_the_engine_has_it(machine: kind_fakes.Machine) -> None:
+def test_the_published_image_is_taken_where_the_engine_has_it(machine: fakes.Machine) -> None:
     assert provided(machine) == PUBLISHED
     assert not [line for line in machine.asked if "pull" in line or "load" in line]
 
 
-def test_it_is_pulled_where_nothing_is_here_yet(machine: kind_fakes.Machine) -> None:
+def test_it_is_pulled_where_nothing_is_here_yet(machine: fakes.Machine) -> None:
     machine.images = set()
     assert provided(machine) == PUBLISHED
     assert machine.asked[-1] == f"docker pull --quiet {node_image.by_digest(PUBLISHED)}"
@@ -59,7 +58,7 @@ def test_the_name_that_an_engine_is_asked_for_is_one_that_podman_takes_too() -> 
 
 
 def test_one_is_made_and_loaded_where_it_cannot_be_pulled_and_older_ones_go(
-    machine: kind_fakes.Machine, monkeypatch: pytest.MonkeyPatch
+    machine: fakes.Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.broken = ("pull",)
     monkeypatch.setattr(node_image, "make", lambda: node_image.archive().touch())
@@ -72,18 +71,17 @@ def test_one_is_made_and_loaded_where_it_cannot_be_pulled_and_older_ones_go(
     ]
 
 
-def test_one_that_was_made_is_taken_without_another_try_to_pull(machine: kind_fakes.Machine) -> None:
+def test_one_that_was_made_is_taken_without_another_try_to_pull(machine: fakes.Machine) -> None:
     machine.images = set()
     node_image.archive().touch()
     assert provided(machine).startswith(node_image.NAME)
     assert not [line for line in machine.asked if "pull" in line]
-    assert node_image.at_hand(DOCKER, backend.CONFIG, machine)
 
 
-def test_an_archive_that_does_not_load_is_a_problem_with_the_engines_words(machine: kind_fakes.Machine) -> None:
+def test_an_archive_that_does_not_load_is_a_failure_with_the_engines_words(machine: fakes.Machine) -> None:
     machine.images, machine.broken = set(), ("load",)
     node_image.archive().touch()
-    with pytest.raises(interface.Problem, match=r"docker does not load .*: ERROR: no load today"):
+    with pytest.raises(binaries.BuildFailed, match=r"docker does not load .*: ERROR: no load today"):
         provided(machine)
 
 
@@ -114,8 +112,6 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(node_image, "provide_root", lambda: root)
     monkeypatch.setattr(binaries, "fetch", lambda *_: tmp_path / "kind")
     monkeypatch.setattr(binaries, "provide", lambda _: program)
-    monkeypatch.setattr(binaries, "provide_kubernetes", lambda: program)
-    monkeypatch.setattr(binaries, "provide_kubeadm", lambda: program)
     monkeypatch.setattr(node_image.helm, "find", lambda _: program)
     names = [f"registry.k8s.io/{name}:v1.34.4" for name in node_image.KUBERNETES_COMPONENTS]
     wanted = [*names, "registry.k8s.io/coredns/coredns:v1.12.1", "registry.k8s.io/pause:3.10.1"]

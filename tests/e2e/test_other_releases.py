@@ -127,7 +127,7 @@ def test_a_control_plane_without_nodes_is_what_is_compiled() -> None:
 def test_mutating_policies_are_switched_on_where_they_are_off(
     tmp_path: Path, version: str, flags: dict[str, str]
 ) -> None:
-    plane = control_plane.ControlPlane(tmp_path / "cluster", tmp_path, version=version)
+    plane = control_plane.ControlPlane(tmp_path / "cluster", tmp_path, version)
     given = plane._api_server("http://127.0.0.1:1").flags
     assert {key: given[key] for key in ("feature-gates", "runtime-config") if key in given} == flags
 
@@ -144,5 +144,5 @@ def test_mutating_policies_are_switched_on_where_they_are_off(
 def test_what_a_release_serves_for_the_chart_is_known(
     tmp_path: Path, version: str, validating: bool, mutating: str
 ) -> None:
-    plane = control_plane.ControlPlane(tmp_path / "cluster", tmp_path, version=version)
+    plane = control_plane.ControlPlane(tmp_path / "cluster", tmp_path, version)
     assert (plane.validating_policies, plane.mutating_policies) == (validating, mutating)

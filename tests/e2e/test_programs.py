@@ -123,10 +123,15 @@ def test_a_module_that_cannot_be_had_is_told_with_the_proxys_words(
         binaries.provide("hey")
 
 
-@pytest.mark.parametrize("program", binaries.PROGRAMS.values(), ids=lambda each: each.name)
-def test_every_program_has_one_fixed_version(program: binaries.Program) -> None:
-    assert re.fullmatch(r"v\d+\.\d+\.\d+", program.version)
+@pytest.mark.parametrize("name", binaries.PROGRAMS)
+def test_every_program_of_others_has_one_fixed_version_and_every_one_of_ours_a_source(name: str) -> None:
+    program = binaries.PROGRAMS[name]
     assert program.package == "." or program.package.startswith("./")
+    if program.module:
+        assert re.fullmatch(r"v\d+\.\d+\.\d+", program.version)
+    else:
+        folder = binaries.SOURCE / (program.package if name in binaries.OF_KUBERNETES else name)
+        assert (folder / "main.go").is_file()
 
 
 def test_a_link_is_made_anew_when_its_target_changes(tmp_path: Path) -> None:

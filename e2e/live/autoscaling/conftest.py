@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import interface
+from e2e.cluster import clusters
 from e2e.injector import steps
 from e2e.live.autoscaling import monitoring
 
 
 @pytest.fixture(scope="module")
-def monitored(building: steps.Building, cluster: interface.Cluster) -> Iterator[monitoring.Monitoring]:
+def monitored(building: steps.Building, cluster: clusters.Cluster) -> Iterator[monitoring.Monitoring]:
     """Both are there, and gone after the module: there is one custom.metrics.k8s.io in a cluster."""
     both = monitoring.Monitoring(cluster)
     try:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import archives, binaries, credentials, interface
+from e2e.cluster import archives, binaries, clusters, credentials
 from e2e.live import kubectl as kubectls
 from e2e.live.autoscaling import expressions, prometheus
 from tests.charts import helm
@@ -40,7 +40,7 @@ def chart_objects() -> list[Object]:
 class Monitoring:
     """Both programs in one cluster, in a namespace of their own."""
 
-    def __init__(self, cluster: interface.Cluster) -> None:
+    def __init__(self, cluster: clusters.Cluster) -> None:
         self._cluster = cluster
         self.kubectl = kubectls.Kubectl(cluster.kubeconfig, NAMESPACE)
         self._system = kubectls.Kubectl(cluster.kubeconfig, SYSTEM)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from e2e.cluster import interface
+from e2e.cluster import clusters
 from e2e.live import checking, questions, traffic
 from e2e.live import kubectl as kubectls
 from e2e.live.autoscaling import expressions
@@ -84,7 +84,7 @@ def deploy(kubectl: kubectls.Kubectl, name: str, things: list[Object]) -> None:
 
 
 def load(
-    cluster: interface.Cluster, name: str, namespace: str, pods: float, callers: int = CALLERS
+    cluster: clusters.Cluster, name: str, namespace: str, pods: float, callers: int = CALLERS
 ) -> contextlib.AbstractContextManager[checking.Load]:
     """A load through the ingress that would keep so many pods busy all the time."""
     rate = pods * CAPACITY / MEAN_INSTANCES

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from e2e.cluster import interface, processes
+from e2e.cluster import clusters, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.autoscaling import expressions, monitoring, samples
@@ -89,7 +89,7 @@ def utilisation_in(status: dict[str, Any]) -> float | None:
 
 @pytest.mark.timeout(TEST_SECONDS, func_only=True)
 def test_the_sample_hpa_adds_pods_under_load_and_takes_them_away_after_it(
-    cluster: interface.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
+    cluster: clusters.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
 ) -> None:
     samples.deploy(kubectl, NAME, samples.objects())
     kubectl.apply(expressions.SAMPLES / "hpa.yaml")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from e2e.cluster import interface, processes
+from e2e.cluster import clusters, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases, traffic
 from e2e.live.autoscaling import expressions, monitoring, prometheus, samples
@@ -36,7 +36,7 @@ EMPTY = {
 
 @pytest.fixture
 def watched(
-    cluster: interface.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
+    cluster: clusters.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
 ) -> Iterator[prometheus.Prometheus]:
     """Prometheus, while both samples have callers and pods are refused, once it has seen all that for a while."""
     arguments, annotations = samples.settings_for_trouble()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import client, interface
+from e2e.cluster import client, clusters
 from e2e.injector import steps
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
@@ -20,7 +20,7 @@ HAS_FAILED = pytest.StashKey[bool]()
 
 @pytest.fixture(scope="package")
 def deployed(
-    cluster: interface.Cluster,
+    cluster: clusters.Cluster,
     cluster_kubectl: kubectls.Kubectl,
     admin: client.Client,
     kserve: None,

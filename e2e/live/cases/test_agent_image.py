@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import interface
+from e2e.cluster import clusters
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 from tests.charts import helm
@@ -20,7 +20,7 @@ CONFIGURATION = ("configmap", "inferenceservice-config")
 
 
 @pytest.fixture
-def our_image_as_agent(cluster: interface.Cluster, kserve: None, images_loaded: str) -> Iterator[None]:
+def our_image_as_agent(cluster: clusters.Cluster, kserve: None, images_loaded: str) -> Iterator[None]:
     """KServe's agent is Carpool, as the sample says, until the test is over."""
     kubectl = kubectls.Kubectl(cluster.kubeconfig, "kserve")
     before = kubectl.get(*CONFIGURATION)["data"]["agent"]
@@ -34,7 +34,7 @@ def our_image_as_agent(cluster: interface.Cluster, kserve: None, images_loaded: 
 @pytest.mark.usefixtures("our_image_as_agent")
 @pytest.mark.parametrize("probe", ["", "_and_a_command_as_probe"])
 def test_an_inference_service_with_kserves_batcher_gets_carpool_from_kserve_itself(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster, probe: str
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster, probe: str
 ) -> None:
     steps.apply(kubectl, f"inferenceservice_with_our_image_as_agent{probe}")
     caller = steps.inference_service(kubectl, cluster.ingress)

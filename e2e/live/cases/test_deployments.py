@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import interface
+from e2e.cluster import clusters
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("carpool")
 
 @pytest.mark.parametrize("asked_by", ["label", "annotation", "namespace"])
 def test_callers_of_a_service_share_a_batch_once_somebody_asks(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster, asked_by: str
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster, asked_by: str
 ) -> None:
     if asked_by == "namespace":
         steps.label_namespace(kubectl, "carpool.dev/inject=enabled")
@@ -42,7 +42,7 @@ def test_a_namespace_speaks_for_its_predictors_and_nothing_else(kubectl: kubectl
 
 
 def test_the_name_of_a_port_moves_to_the_sidecar_and_the_service_follows_it(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
     assert steps.apply(kubectl, "named_port") == ""
     before = steps.version(kubectl, "service", "echo")
@@ -55,7 +55,7 @@ def test_the_name_of_a_port_moves_to_the_sidecar_and_the_service_follows_it(
 
 @pytest.mark.parametrize(("form", "group"), [("native", "initContainers"), ("classic", "containers")])
 def test_a_sidecar_of_either_form_batches(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster, form: str, group: str
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster, form: str, group: str
 ) -> None:
     assert steps.apply(kubectl, f"{form}_sidecar") == ""
     pod = steps.ready_pod(kubectl)
@@ -73,7 +73,7 @@ def restricted(kubectl: kubectls.Kubectl) -> None:
 
 @pytest.mark.usefixtures("restricted")
 def test_a_pod_that_meets_the_restricted_profile_still_does_with_the_sidecar(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
     assert steps.apply(kubectl, "restricted_namespace") == ""
     assert steps.takeover(steps.ready_pod(kubectl)) == ("port-swap", True)
@@ -82,7 +82,7 @@ def test_a_pod_that_meets_the_restricted_profile_still_does_with_the_sidecar(
 
 @pytest.mark.usefixtures("restricted")
 def test_a_port_below_1024_is_taken_over_without_a_capability(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
     """containerd before 2.0 lets nobody listen there without one, unless the pod has the sysctl for it."""
     assert steps.apply(kubectl, "low_port") == ""

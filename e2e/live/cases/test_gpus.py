@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from e2e.cluster import interface
+from e2e.cluster import clusters
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -22,13 +22,13 @@ def devices(kubectl: kubectls.Kubectl, pod: str, container: str) -> list[str]:
 
 
 def test_a_pod_with_a_gpu_runs_where_gpus_are_and_only_its_own_container_has_the_device(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
     assert steps.apply(kubectl, "gpu") == ""
     pod = steps.ready_pod(kubectl)
     assert pod["spec"]["nodeName"] == cluster.nodes[-1]
-    assert steps.containers(pod)["server"]["resources"]["limits"] == {"memory": "256Mi", interface.GPU_RESOURCE: "1"}
-    assert interface.GPU_RESOURCE not in json.dumps(steps.containers(pod)["carpool"])
+    assert steps.containers(pod)["server"]["resources"]["limits"] == {"memory": "256Mi", clusters.GPU_RESOURCE: "1"}
+    assert clusters.GPU_RESOURCE not in json.dumps(steps.containers(pod)["carpool"])
     (name, file) = devices(kubectl, pod["metadata"]["name"], "server")
     assert file == f"/dev/nvidia{name.removeprefix('GPU-')}"
     assert devices(kubectl, pod["metadata"]["name"], "carpool") == []
@@ -36,14 +36,14 @@ def test_a_pod_with_a_gpu_runs_where_gpus_are_and_only_its_own_container_has_the
 
 
 def test_one_pod_more_than_there_are_gpus_waits_until_one_is_free_and_then_gets_that_one(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
-    names = [f"echo-{number}" for number in range(interface.GPUS + 1)]
+    names = [f"echo-{number}" for number in range(clusters.GPUS + 1)]
     for name in names[:-1]:
         kubectl.apply([pod_of_its_own(name)])
         kubectl.wait(f"pod/{name}", "Ready")
     given = {name: devices(kubectl, name, "server") for name in names[:-1]}
-    assert len({device for device, _ in given.values()}) == interface.GPUS
+    assert len({device for device, _ in given.values()}) == clusters.GPUS
 
     kubectl.apply([pod_of_its_own(names[-1])])
     kubectl.wait(f"pod/{names[-1]}", "condition=PodScheduled=False")
@@ -57,7 +57,7 @@ def test_one_pod_more_than_there_are_gpus_waits_until_one_is_free_and_then_gets_
 
 def test_a_pod_that_wants_more_gpus_than_there_are_is_not_scheduled(kubectl: kubectls.Kubectl) -> None:
     pod = pod_of_its_own("echo")
-    pod["spec"]["containers"][0]["resources"]["limits"][interface.GPU_RESOURCE] = interface.GPUS + 1
+    pod["spec"]["containers"][0]["resources"]["limits"][clusters.GPU_RESOURCE] = clusters.GPUS + 1
     kubectl.apply([pod])
     kubectl.wait("pod/echo", "condition=PodScheduled=False")
 

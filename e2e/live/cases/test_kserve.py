@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import interface
+from e2e.cluster import clusters
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -19,7 +19,7 @@ KSERVES_CONTROLLER = {"manager"}
 
 @pytest.mark.parametrize("asked_by", ["label", "annotation"])
 def test_an_inference_service_without_kserves_batcher_is_batched_on_the_port_that_kserve_knows(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster, asked_by: str
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster, asked_by: str
 ) -> None:
     assert steps.apply(kubectl, f"inferenceservice_by_{asked_by}") == ""
     caller = steps.inference_service(kubectl, cluster.ingress)
@@ -32,7 +32,7 @@ def test_an_inference_service_without_kserves_batcher_is_batched_on_the_port_tha
 
 
 def test_a_canary_gets_the_sidecar_with_settings_of_its_own_and_its_service_sends_there(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
     assert "not known here whether the port of 'echo' can be taken over" in (
         steps.apply(kubectl, "inferenceservice_with_a_canary")
@@ -49,7 +49,7 @@ def test_a_canary_gets_the_sidecar_with_settings_of_its_own_and_its_service_send
 
 
 def test_a_batcher_of_kserves_is_taken_over_where_the_namespace_says_so(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
     steps.label_namespace(kubectl, "carpool.dev/kserve-batcher=takeover")
     assert steps.apply(kubectl, "inferenceservice_with_batcher_taken_over") == ""
@@ -63,7 +63,7 @@ def test_a_batcher_of_kserves_is_taken_over_where_the_namespace_says_so(
 
 
 def test_a_batcher_of_kserves_stays_kserves_where_nobody_says_otherwise(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster
 ) -> None:
     steps.apply(kubectl, "inferenceservice_with_batcher_taken_over")
     caller = steps.inference_service(kubectl, cluster.ingress)
@@ -86,7 +86,7 @@ def pod(kubectl: kubectls.Kubectl, request: pytest.FixtureRequest) -> steps.Obje
 
 
 def test_queue_proxy_sends_to_the_sidecar_and_asks_it_whether_the_pod_is_ready(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster, pod: steps.Object
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster, pod: steps.Object
 ) -> None:
     assert steps.takeover(pod) == ("queue-proxy", True)
     assert set(steps.containers(pod)) == {"kserve-container", "queue-proxy", "carpool"}

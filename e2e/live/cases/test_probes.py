@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import interface, processes
+from e2e.cluster import clusters, processes
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -22,7 +22,7 @@ def restarts(kubectl: kubectls.Kubectl) -> dict[str, int]:
 
 @pytest.mark.parametrize("kind", BREAKS)
 def test_probes_tell_of_a_slow_start_of_a_broken_server_of_a_mended_one_and_have_a_dead_one_restarted(
-    kubectl: kubectls.Kubectl, cluster: interface.Cluster, kind: str
+    kubectl: kubectls.Kubectl, cluster: clusters.Cluster, kind: str
 ) -> None:
     assert steps.apply(kubectl, f"probes_by_{kind}") == ""
     pod = steps.ready_pod(kubectl)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import client, interface
+from e2e.cluster import client, clusters
 from e2e.injector import steps
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
@@ -40,7 +40,7 @@ def predictor(kubectl: kubectls.Kubectl, carpool: releases.Release) -> predictor
 
 
 @pytest.fixture
-def watch(cluster: interface.Cluster, book: figures.Figures) -> watching.StartWatch:
+def watch(cluster: clusters.Cluster, book: figures.Figures) -> watching.StartWatch:
     """Loads a host during a block, and keeps the numbers under the name of a situation."""
 
     @contextlib.contextmanager

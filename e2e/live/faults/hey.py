@@ -43,7 +43,7 @@ class Hey:
         words += ["-T", "application/json", "-d", body, url]
         self.text = ""
         self._process = subprocess.Popen(
-            [str(binaries.provide("hey")), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [str(binaries.provide(binaries.HEY)), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import client, interface, processes
+from e2e.cluster import client, clusters, processes
 from e2e.injector import manifests, steps
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
@@ -69,7 +69,7 @@ def wait_for_event(kubectl: kubectls.Kubectl, words: str) -> None:
 
 
 def test_killed_injectors_come_back_by_themselves_and_pods_serve_on(
-    cluster: interface.Cluster,
+    cluster: clusters.Cluster,
     kubectl: kubectls.Kubectl,
     predictor: predictors.Predictor,
     restored: releases.Release,
@@ -137,7 +137,7 @@ def test_without_an_injector_failure_policy_fail_keeps_pods_from_being_created_a
 
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
 def test_an_upgrade_of_the_injector_misses_no_pod(
-    cluster: interface.Cluster,
+    cluster: clusters.Cluster,
     kubectl: kubectls.Kubectl,
     predictor: predictors.Predictor,
     restored: releases.Release,
@@ -163,7 +163,7 @@ def test_an_upgrade_of_the_injector_misses_no_pod(
 
 
 def test_a_restart_of_the_api_server_fails_no_request_and_loses_no_injection(
-    cluster: interface.Cluster, kubectl: kubectls.Kubectl, predictor: predictors.Predictor, watch: watching.StartWatch
+    cluster: clusters.Cluster, kubectl: kubectls.Kubectl, predictor: predictors.Predictor, watch: watching.StartWatch
 ) -> None:
     before = predictors.names(kubectl, predictor.selector)
     with (
@@ -172,7 +172,7 @@ def test_a_restart_of_the_api_server_fails_no_request_and_loses_no_injection(
     ):
         pods.wait_for(PODS, BACK_SECONDS)
         began = seen.load.now
-        cluster.restart("kube-apiserver")
+        cluster.restart_api_server()
         pods.wait_for(PODS, BACK_SECONDS)
         seen.facts["pods_created_again_s"] = round(seen.load.now - began, 1)
         seen.load.wait_for_right(SETTLED_ANSWERS)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from cryptography import x509
 
 from carpool_injector.certificates import pki, rotation
-from e2e.cluster import client, interface, processes
+from e2e.cluster import client, clusters, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import predictors, watching
@@ -89,7 +89,7 @@ def shown_by(kubectl: kubectls.Kubectl, pod: str, trusted: bytes) -> x509.Certif
 
 
 def test_no_pod_is_missed_while_the_certificate_is_replaced(
-    cluster: interface.Cluster,
+    cluster: clusters.Cluster,
     admin: client.Client,
     kubectl: kubectls.Kubectl,
     predictor: predictors.Predictor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import urllib.parse
 
-from e2e.cluster import interface, processes
+from e2e.cluster import clusters, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases, traffic
 from e2e.live.faults import predictors, watching
@@ -59,7 +59,7 @@ def test_a_crash_loop_of_one_pod_costs_its_own_callers_a_502_and_no_others_anyth
 
 
 def test_a_predictor_out_of_memory_is_back_after_a_restart_and_the_other_pod_serves_on(
-    kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch, cluster: interface.Cluster
+    kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch, cluster: clusters.Cluster
 ) -> None:
     greedy = predictors.failing("greedy", memory=MEMORY)
     kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.failing_source(), predictors.deployment(), greedy])
@@ -95,7 +95,7 @@ def outcome(ingress: str, host: str, body: bytes) -> str:
 
 
 def test_a_sidecar_out_of_memory_is_back_after_a_restart_and_the_other_pod_serves_on(
-    cluster: interface.Cluster, kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch
+    cluster: clusters.Cluster, kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch
 ) -> None:
     kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.deployment(annotations=CARELESS)])
     predictor = predictors.ready(kubectl)

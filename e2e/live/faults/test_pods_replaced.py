@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import interface, processes
+from e2e.cluster import clusters, processes
 from e2e.live import conftest, releases
 from e2e.live import kubectl as kubectls
 from e2e.live.faults import predictors, watching
@@ -88,7 +88,7 @@ def test_a_pod_killed_without_grace_fails_few_requests_for_a_short_time(
 
 
 @pytest.fixture
-def uncordoned(cluster: interface.Cluster, cluster_kubectl: kubectls.Kubectl) -> Iterator[None]:
+def uncordoned(cluster: clusters.Cluster, cluster_kubectl: kubectls.Kubectl) -> Iterator[None]:
     """After the test, passed or failed, uncordons all nodes and waits until what was moved is available again."""
     yield
     for node in cluster.nodes:
@@ -115,7 +115,7 @@ def gather_on(kubectl: kubectls.Kubectl, predictor: predictors.Predictor, node: 
 
 
 def test_draining_a_node_fails_no_request(
-    cluster: interface.Cluster,
+    cluster: clusters.Cluster,
     kubectl: kubectls.Kubectl,
     predictor: predictors.Predictor,
     uncordoned: None,

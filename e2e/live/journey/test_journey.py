@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from e2e.cluster import binaries, interface
+from e2e.cluster import binaries, clusters
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.journey import page
@@ -113,7 +113,7 @@ CHECKS: dict[str, Check] = {
 
 @pytest.fixture
 def shell(
-    cluster: interface.Cluster, kserve: None, shared_release: releases.Release, cluster_kubectl: kubectls.Kubectl
+    cluster: clusters.Cluster, kserve: None, shared_release: releases.Release, cluster_kubectl: kubectls.Kubectl
 ) -> Iterator[page.Shell]:
     """A reader's shell, in a cluster with the images and without the release; neither journey nor release is left."""
     exported = {"KUBECONFIG": str(cluster.kubeconfig), "INGRESS": cluster.ingress}

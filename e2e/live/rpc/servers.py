@@ -11,7 +11,6 @@ from typing import Any
 
 from prometheus_client import parser
 
-from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 
 Object = dict[str, Any]
@@ -90,7 +89,7 @@ def address(kubectl: kubectls.Kubectl, service: str, port: str) -> str:
     """The cluster IP and port of a Service, by the port's name: `host:port`."""
     spec = kubectl.get("service", service)["spec"]
     (number,) = [each["port"] for each in spec["ports"] if each["name"] == port]
-    return f"{interface.in_url(spec['clusterIP'])}:{number}"
+    return f"{spec['clusterIP']}:{number}"
 
 
 def counts(kubectl: kubectls.Kubectl, pod: str, port: int) -> dict[str, float]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.faults import predictors
 from e2e.live.rpc import callers as callers_in_pods
@@ -59,11 +58,11 @@ def test_a_deleted_pod_answers_what_it_was_asked_and_fails_no_call(
 
 
 def test_callers_who_balance_over_the_pods_themselves_lose_no_call_to_a_deleted_one(
-    cluster: interface.Cluster, kubectl: kubectls.Kubectl, target: str, callers: callers_in_pods.Callers
+    kubectl: kubectls.Kubectl, target: str, callers: callers_in_pods.Callers
 ) -> None:
     """As behind a headless Service: they know the pods' addresses, and hear late of one that goes."""
-    addresses = [f"{interface.in_url(pod['status']['podIP'])}:8001" for pod in kubectl.pods(TRITON.selector)]
-    with callers.load(f"{cluster.family}:{','.join(addresses)}", *LOAD) as reports:
+    addresses = [f"{pod['status']['podIP']}:8001" for pod in kubectl.pods(TRITON.selector)]
+    with callers.load(f"ipv4:{','.join(addresses)}", *LOAD) as reports:
         name = predictors.delete_one(kubectl, TRITON)
         predictors.wait_until_replaced(kubectl, TRITON, name)
     check(reports)

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tarfile
 import tempfile
@@ -20,12 +19,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import archives, binaries, interface, processes
-from e2e.cluster.kind import engines
+from e2e.cluster import archives, binaries, engines, processes
 from tests.charts import helm
 
-MODULE, VERSION = "sigs.k8s.io/kind", "v0.30.0"
-SOURCE = Path(__file__).parents[2] / "kind" / "node"
+# kind's configuration, whichever image its nodes are made from, and what one made here has beside kind's own files.
+CONFIG = Path(__file__).parent / "kind" / "config.yaml"
+SOURCE = Path(__file__).parent / "kind" / "node"
+KIND = binaries.PROGRAMS[binaries.KIND]
+PROGRAMS = (binaries.KIND, binaries.KUBERNETES, binaries.KUBEADM, binaries.COREDNS, binaries.PAUSE)
 NAME = "localhost/carpool-kind-node"
 # kind's base is of the same release of Debian. Later ones have a systemd that refuses control groups of version 1.
 SUITE = "bookworm"
@@ -37,27 +38,26 @@ NOT_NEEDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 UNITS = ("containerd", "kubelet", "undo-mount-hacks", "images", "pod-network")
 # Without it mmdebstrap writes the time into the root.
 EPOCH = "0"
-REGISTRY, REACHED_SECONDS = ("registry-1.docker.io", 443), 3.0
 PULL_SECONDS, LOAD_SECONDS = 600.0, 300.0
 SHELL_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KUBERNETES_COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")
 
 
-def published(config: Path) -> str:
+def published() -> str:
     """The image that kind's configuration names, with its digest."""
-    found = re.search(r"image: &\S+ (\S+)", config.read_text())
+    found = re.search(r"image: &\S+ (\S+)", CONFIG.read_text())
     if found is None:
-        raise interface.Problem(f"{config} names no node image")
+        raise ValueError(f"{CONFIG} names no node image")
     return found[1]
 
 
-def provide(engine: engines.Engine, config: Path, run: processes.Run = processes.run) -> str:
+def provide(engine: engines.Engine, run: processes.Run = processes.run) -> str:
     """The name of an image that the engine has, for `kind create cluster --image`; made now if it has to be.
 
     The published one is taken where the engine has it, or no other has been made and a registry offers it. Raises
-    interface.Problem, and binaries.Unavailable and BuildFailed where one has to be made and cannot.
+    binaries.Unavailable and BuildFailed where one has to be made and cannot.
     """
-    wanted, made = published(config), f"{NAME}:{state()}"
+    wanted, made = published(), f"{NAME}:{state()}"
     if has(engine, by_digest(wanted), run):
         return wanted
     if has(engine, made, run):
@@ -72,7 +72,7 @@ def provide(engine: engines.Engine, config: Path, run: processes.Run = processes
     binaries.say(f"loading {made} into {engine.name}")
     loaded = ask(engine, "load", "--input", str(archive()), run=run, seconds=LOAD_SECONDS)
     if loaded.status:
-        raise interface.Problem(f"{engine.name} does not load {archive()}: {loaded.words}")
+        raise binaries.BuildFailed(f"{engine.name} does not load {archive()}: {loaded.words}")
     forget_others(engine, made, run)
     return made
 
@@ -91,20 +91,6 @@ def by_digest(image: str) -> str:
     return f"docker.io/{name.partition(':')[0]}@{digest}"
 
 
-def at_hand(engine: engines.Engine, config: Path, run: processes.Run = processes.run) -> bool:
-    """Whether nothing has to be pulled or made."""
-    return archive().exists() or has(engine, by_digest(published(config)), run)
-
-
-def can_be_pulled() -> bool:
-    """Whether the registry of the published image is in reach; an answer within seconds."""
-    try:
-        with socket.create_connection(REGISTRY, timeout=REACHED_SECONDS):
-            return True
-    except OSError:
-        return False
-
-
 def has(engine: engines.Engine, image: str, run: processes.Run) -> bool:
     return ask(engine, "image", "inspect", "--format", "{{.Id}}", image, run=run).status == 0
 
@@ -119,15 +105,13 @@ def ask(engine: engines.Engine, *words: str, run: processes.Run, seconds: float 
 def state() -> str:
     """The release of Kubernetes, and a digest of all that decides what is in an image made here."""
     inputs = {str(file.relative_to(SOURCE)): file.read_bytes() for file in files_below(SOURCE)}
-    inputs |= {name: (binaries.SOURCE / name).read_bytes() for name in (*binaries.INPUTS, "kubeadm/main.go")}
-    parts = ("coredns/main.go", "coredns/go.mod", "pause/main.go")
-    inputs |= {name: (binaries.SOURCE / name).read_bytes() for name in parts}
+    inputs["programs"] = " ".join(binaries.path_of(name).name for name in PROGRAMS).encode()
     inputs |= {"node_image.py": Path(__file__).read_bytes(), "machine": archives.architecture().encode()}
     return f"{kubernetes_version()}-{binaries.key(inputs)}"
 
 
 def kubernetes_version() -> str:
-    return binaries.kubernetes_version((binaries.SOURCE / "go.mod").read_text())
+    return binaries.kubernetes_version(binaries.go_mod())
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -143,11 +127,6 @@ def folder() -> Path:
 def archive() -> Path:
     """Where the image is, or would be, as a docker archive."""
     return folder() / f"node-{state()}.tar"
-
-
-def missing_packages() -> list[str]:
-    """The Debian packages without which no image can be made here."""
-    return [] if shutil.which("mmdebstrap") else ["mmdebstrap"]
 
 
 # --- Making it --------------------------------------------------------------------------------------------------------
@@ -180,7 +159,7 @@ def provide_root() -> Path:
     target = folder() / f"root-{binaries.key(decided)}.tar"
     if target.exists():
         return target
-    if missing_packages():
+    if shutil.which("mmdebstrap") is None:
         raise binaries.Unavailable(
             "the published node image cannot be pulled, and mmdebstrap, which makes one without a registry, is not"
             " here; Debian, Ubuntu: apt-get install mmdebstrap"
@@ -202,7 +181,7 @@ def provide_root() -> Path:
 def write(root: Path, temporary: Path, target: Path) -> None:
     """Writes the image: Debian's root as one layer, all that is kind's and Kubernetes' on top of it."""
     unpack(root, "./kind/", temporary)
-    kind = binaries.fetch(MODULE, VERSION) / "images" / "base" / "files"
+    kind = binaries.fetch(KIND.module, KIND.version) / "images" / "base" / "files"
     containerd = (kind / "etc" / "containerd" / "config.toml").read_text()
     images = temporary / "images.tar"
     archives.pack(kubernetes_images(temporary, sandbox(containerd)), images)
@@ -261,9 +240,9 @@ def our_files() -> Iterator[archives.File]:
 
 def program_files() -> Iterator[archives.File]:
     """Kubernetes' programs under the names by which kubeadm and kind's units call them, and Debian's likewise."""
-    yield archives.File("usr/local/bin/cluster", binaries.provide_kubernetes())
+    yield archives.File("usr/local/bin/cluster", binaries.provide(binaries.KUBERNETES))
     yield archives.File("usr/bin/kubelet", None, link="/usr/local/bin/cluster")
-    yield archives.File("usr/bin/kubeadm", binaries.provide_kubeadm())
+    yield archives.File("usr/bin/kubeadm", binaries.provide(binaries.KUBEADM))
     try:
         yield archives.File("usr/bin/kubectl", Path(helm.find("kubectl")))
     except helm.Unavailable as missing:
@@ -279,7 +258,7 @@ def sandbox(configuration: str) -> str:
     """The name of the sandbox container's image in kind's configuration of containerd."""
     found = re.search(r'(?m)^\s*sandbox_image = "(\S+)"$', configuration)
     if found is None:
-        raise binaries.BuildFailed(f"kind {VERSION} configures containerd in another way: no sandbox_image")
+        raise binaries.BuildFailed(f"{KIND.title} configures containerd in another way: no sandbox_image")
     return found[1]
 
 
@@ -287,7 +266,7 @@ def adapted(configuration: str) -> str:
     """kind's configuration of containerd, for a machine that may not lower a process' OOM score, and with our CNI."""
     kept = "restrict_oom_score_adj = false"
     if configuration.count(f"\n  {kept}") != 1:
-        raise binaries.BuildFailed(f"kind {VERSION} configures containerd in another way: no {kept!r}")
+        raise binaries.BuildFailed(f"{KIND.title} configures containerd in another way: no {kept!r}")
     network = '[plugins."io.containerd.grpc.v1.cri".cni]\n  conf_template = "/etc/cni/pods.conflist.template"\n'
     return f"{configuration.replace(kept, kept.replace('false', 'true'))}\n{network}"
 
@@ -301,7 +280,7 @@ def without_limits(container: Path) -> bytes:
 
 def kubernetes_images(temporary: Path, sandbox_image: str) -> list[archives.Packed]:
     """The images that kubeadm and containerd ask for, by their names in the registry that is not asked."""
-    program = archives.File("usr/local/bin/cluster", binaries.provide_kubernetes())
+    program = archives.File("usr/local/bin/cluster", binaries.provide(binaries.KUBERNETES))
     links = [archives.File(f"usr/local/bin/{name}", None, link="cluster") for name in KUBERNETES_COMPONENTS]
     proxy = temporary / "kind" / "proxy"
     packets = [archives.File(str(file.relative_to(proxy)), file) for file in files_below(proxy)]
@@ -332,7 +311,7 @@ def kubernetes_images(temporary: Path, sandbox_image: str) -> list[archives.Pack
 
 
 def wanted_images() -> list[str]:
-    command = [str(binaries.provide_kubeadm()), "config", "images", "list", "--kubernetes-version"]
+    command = [str(binaries.provide(binaries.KUBEADM)), "config", "images", "list", "--kubernetes-version"]
     asked = subprocess.run([*command, kubernetes_version()], capture_output=True, text=True)
     if asked.returncode:
         raise binaries.BuildFailed(f"`{' '.join(command)}` does not say which images it needs: {asked.stderr.strip()}")

@@ -7,6 +7,7 @@ own by environment: the machine's own files stay as they are.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from e2e.cluster import archives, binaries, interface, processes
+from e2e.cluster import archives, binaries, processes
 
 PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
 DOCKER, PODMAN = "docker", "podman"
@@ -25,7 +26,7 @@ ANSWER_SECONDS, TRIAL_SECONDS = 15.0, 60.0
 # Where distributions keep podman's helpers.
 HELPERS = tuple(Path(folder) for folder in ("/usr/lib/podman", "/usr/libexec/podman", "/usr/local/libexec/podman"))
 RUNTIMES = ("crun", "runc")
-# kind shows it to nodes, and podman refuses to mount what does not exist; docker makes the folder itself.
+# kind shows it to nodes, and podman refuses to mount what does not exist.
 MODULES = Path("/lib/modules")
 CAP_SYS_RESOURCE = 24
 MOST_FILES = 1 << 20  # what podman itself asks for
@@ -68,8 +69,8 @@ class Setting(NamedTuple):
 # --- Finding one ------------------------------------------------------------------------------------------------------
 
 
-def look(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Machine:
-    """This machine."""
+def look(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), modules: Path = MODULES) -> Machine:
+    """This machine, with the folder that nodes are shown, which is made where that is allowed."""
     status = (proc / "self" / "status").read_text()
     helpers = (file.name for folder in HELPERS if folder.is_dir() for file in folder.iterdir())
     held = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff")), "0")
@@ -80,9 +81,16 @@ def look(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> 
         files=limit(resource.RLIMIT_NOFILE, MOST_FILES),
         # podman gives itself no more than there are process ids, and then nobody that it starts can have more.
         processes=limit(resource.RLIMIT_NPROC, int((proc / "sys" / "kernel" / "pid_max").read_text())),
-        modules=MODULES.is_dir(),
+        modules=provide_modules(modules),
         helpers=frozenset([*helpers, *(name for name in RUNTIMES if shutil.which(name))]),
     )
+
+
+def provide_modules(folder: Path) -> bool:
+    """Whether the folder is there; makes it where that is allowed, as docker does."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    return folder.is_dir()
 
 
 def limit(what: int, most: int) -> int:
@@ -122,7 +130,7 @@ def lacking(run: processes.Run = processes.run, machine: Callable[[], Machine] =
         return missing_for_podman(machine(), facts)
     named = os.environ.get(PROVIDER)
     who = f"{named}, which {PROVIDER} names, does not answer" if named else "neither docker nor podman answers"
-    return [f"{who}, and kind needs one; start docker, or install podman; Debian: apt-get install {' '.join(PACKAGES)}"]
+    return [f"{who}, and kind needs one; start docker, or install podman"]
 
 
 # What podman needs on any machine.
@@ -194,11 +202,9 @@ def missing_for_podman(here: Machine, facts: Mapping[str, Any]) -> list[str]:
     """What stops podman from running nodes on this machine, each with what to do about it."""
     found = []
     if packages := packages_for(here):
-        found.append(f"podman lacks {', '.join(packages)}; Debian: apt-get install {' '.join(packages)}")
+        found.append(f"podman lacks {', '.join(packages)}")
     if not here.modules:
-        found.append(
-            f"there is no folder {MODULES}, which kind shows to its nodes (it may be empty); mkdir -p {MODULES}"
-        )
+        found.append(f"there is no folder {MODULES}, which kind shows to its nodes (it may be empty)")
     if configured():
         # The limits do not show in what podman tells of itself, and may be right.
         shown = [each for each in settings(here, facts) if each.name != "default_ulimits"]
@@ -272,8 +278,7 @@ def failing_trial(engine: Engine, run: processes.Run = processes.run) -> str:
 
 
 def demand(run: processes.Run = processes.run, machine: Callable[[], Machine] = look) -> Engine:
-    """The engine to use. Raises interface.Problem with the reasons where there is none."""
+    """The engine to use. Raises binaries.Unavailable with the reasons where there is none."""
     if found := find(run, machine):
         return found
-    reasons = "\n".join(f"  {reason}" for reason in lacking(run, machine))
-    raise interface.Problem(f"no container engine works for kind here; or take BACKEND=local:\n{reasons}")
+    raise binaries.Unavailable(f"no container engine works for kind here: {'; '.join(lacking(run, machine))}")

@@ -1,4 +1,4 @@
-"""A kind, an engine and an API server for the tests of the kind backend: they remember what they were asked."""
+"""A kind, an engine and an API server for the tests of clusters: they remember what they were asked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import urllib3
 
-from e2e.cluster import client, processes
-from e2e.cluster.kind import engines
+from e2e.cluster import client, engines, processes
 
 PORT = 41327
 # A machine, and a podman, that need nothing of ours.
@@ -25,7 +24,7 @@ SUFFIXES = ("control-plane", "worker", "worker2")
 
 
 class Machine:
-    """Programs as kind's backend calls them (`commands.Run`), and the clusters that they make.
+    """Programs as clusters call them (`processes.Run`), and the clusters that they make.
 
     Set `tools` to what is installed and answers, `broken` to words of commands that fail, `images` to what the engine
     has, `facts` to what podman tells of itself. `asked` has every command line in order, but for the questions whether
