@@ -13,7 +13,7 @@ import xdist.remote
 from xdist import scheduler
 
 from e2e import skips
-from e2e.cluster import binaries, client, control_plane, kserve, kserve_manifests
+from e2e.cluster import client, control_plane, kserve
 from e2e.injector import installation, steps
 from tests import loopback
 
@@ -62,11 +62,8 @@ def building(request: pytest.FixtureRequest) -> steps.Building:
 
     @contextlib.contextmanager
     def build(what: str) -> Iterator[None]:
-        try:
-            with uncaptured():
-                yield
-        except binaries.Unavailable as missing:
-            pytest.skip(f"no {what}: {missing}")
+        with skips.where_unavailable(what), uncaptured():
+            yield
 
     return build
 
@@ -90,10 +87,8 @@ def admin(plane: control_plane.ControlPlane) -> Iterator[client.Client]:
 @pytest.fixture(scope="session")
 def inference_services(admin: client.Client) -> None:
     """KServe's resource definitions; skips where its module cannot be had."""
-    try:
+    with skips.where_unavailable():
         kserve.install_resource_definitions(admin)
-    except kserve_manifests.Missing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

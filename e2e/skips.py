@@ -7,10 +7,13 @@ is a failure there too.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
+
+from e2e.cluster import binaries
 
 VARIABLE = "CARPOOL_E2E_NO_SKIPS"
 MARK = "may_skip"
@@ -19,6 +22,15 @@ MARK = "may_skip"
 def are_failures() -> bool:
     """Whether this run has to prove something."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
+
+
+@contextlib.contextmanager
+def where_unavailable(what: str = "") -> Iterator[None]:
+    """Skips the test where the block finds that this machine cannot do something, with the reason; `what` it needed."""
+    try:
+        yield
+    except binaries.Unavailable as missing:
+        pytest.skip(f"no {what}: {missing}" if what else str(missing))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e import skips
 from e2e.charts import releases
-from e2e.cluster import client, control_plane
-from tests.charts import helm
+from e2e.cluster import binaries, client, control_plane
 
 NewRelease = Callable[[], releases.Release]
 _numbers = itertools.count(1)
@@ -20,11 +20,9 @@ _numbers = itertools.count(1)
 @pytest.fixture
 def tools() -> None:
     """Skips where there is no Helm or no kubectl."""
-    try:
-        helm.find()
-        helm.find("kubectl")
-    except helm.Unavailable as missing:
-        pytest.skip(str(missing))
+    with skips.where_unavailable():
+        for name in binaries.TOOLS:
+            binaries.tool(name)
 
 
 @pytest.fixture

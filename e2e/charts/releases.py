@@ -122,7 +122,7 @@ class Release:
         self._injector = processes.Process(self.name, [*arguments, "--quiet-period=0"], log, helm.ROOT)
         self._probes = probes
         url = f"http://{control_plane.HOST}:{probes}/readyz"
-        self._injector.wait_until_ready(lambda: control_plane.answers_ok(url), READY_SECONDS)
+        self._injector.wait_until_ready(lambda: processes.answers_ok(url), READY_SECONDS)
         return port
 
     def metrics(self) -> str:

@@ -19,18 +19,19 @@ from e2e.cluster import (
     gpus,
     ingress,
     kserve,
-    kserve_manifests,
     processes,
     product_images,
     requirements,
 )
+from e2e.cluster import kubectl as kubectls
 
 FAILURES = (
     clusters.Problem,
+    kubectls.Failed,
+    kubectls.NotInTime,
     binaries.BuildFailed,
     binaries.Unavailable,
     client.Refused,
-    kserve_manifests.Missing,
     processes.ProcessFailed,
     OSError,  # a disk that is full, a folder that may not be written; and TimeoutError
 )

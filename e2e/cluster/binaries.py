@@ -234,12 +234,17 @@ def folder_for_path() -> Path:
     linked.mkdir(exist_ok=True)
     for name in (KIND, HEY):
         link(linked / name, provide(name))
-    for tool in TOOLS:
-        try:
-            link(linked / tool, helm.find(tool))
-        except helm.Unavailable as missing:
-            raise Unavailable(str(missing)) from None
+    for name in TOOLS:
+        link(linked / name, tool(name))
     return linked
+
+
+def tool(name: str) -> Path:
+    """One of TOOLS, which are not built here. Raises Unavailable."""
+    try:
+        return Path(helm.find(name))
+    except helm.Unavailable as missing:
+        raise Unavailable(str(missing)) from None
 
 
 def link(path: Path, target: Path) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import ssl
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -36,15 +35,6 @@ plugins:
           matchScopes:
             - {scopeName: PriorityClass, operator: In, values: [system-cluster-critical, system-node-critical]}
 """
-
-
-def answers_ok(url: str, context: ssl.SSLContext | None = None) -> bool:
-    """Whether a GET is answered with 200 now."""
-    try:
-        with urllib.request.urlopen(url, timeout=5, context=context) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError):
-        return False
 
 
 class Component(NamedTuple):
@@ -136,7 +126,7 @@ class ControlPlane:
     def _answers_admin(self, url: str) -> bool:
         context = ssl.create_default_context(cafile=str(self._authority.bundle))
         context.load_cert_chain(self._admin.certificate, self._admin.key)
-        return answers_ok(url, context)
+        return processes.answers_ok(url, context)
 
     def _etcd(self, client: str) -> Component:
         peer = f"http://{HOST}:{loopback.free_port()}"
@@ -150,7 +140,7 @@ class ControlPlane:
             "initial-cluster": f"default={peer}",
             "log-level": "warn",
         }
-        return Component("etcd", values, lambda: answers_ok(f"{client}/health"))
+        return Component("etcd", values, lambda: processes.answers_ok(f"{client}/health"))
 
     def _api_server(self, etcd: str) -> Component:
         serving = self._authority.issue("kube-apiserver", "kube-apiserver", hosts=[HOST])

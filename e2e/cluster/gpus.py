@@ -6,6 +6,7 @@ import contextlib
 import time
 
 from e2e.cluster import archives, binaries, client, clusters, installing, processes
+from e2e.cluster import kubectl as kubectls
 
 NAMESPACE = "devices"
 WORKLOAD = "daemonset/device-plugin"
@@ -22,7 +23,7 @@ def image() -> archives.Image:
 
 def objects(tag: str) -> list[installing.Object]:
     """All that is applied, with the image of that tag."""
-    documents = installing.read(installing.MANIFESTS / "device-plugin.yaml")
+    documents = kubectls.load(installing.MANIFESTS / "device-plugin.yaml")
     for document in documents:
         if document["kind"] == "DaemonSet":
             pod = document["spec"]["template"]["spec"]
@@ -43,14 +44,14 @@ def install(cluster: clusters.Cluster) -> None:
     with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
         installing.load(cluster, admin, made)
         installing.apply(cluster, objects(made.tag))
-        installing.wait_for_rollout(cluster, NAMESPACE, WORKLOAD, READY_SECONDS)
+        kubectl = kubectls.Kubectl(cluster.kubeconfig, NAMESPACE)
+        kubectl.wait_for_rollout(WORKLOAD, READY_SECONDS)
         try:
             processes.eventually(
                 lambda: counted(admin, node) == clusters.GPUS, COUNTED_SECONDS, f"{node} has {clusters.GPUS} GPUs"
             )
         except TimeoutError as late:
-            known = installing.what_is_known_of(cluster, NAMESPACE, WORKLOAD)
-            raise clusters.Problem(f"{late}\n{known}") from None
+            raise clusters.Problem(f"{late}\n{kubectl.explain(WORKLOAD)}") from None
     binaries.say(f"{node} has {clusters.GPUS} {clusters.GPU_RESOURCE} (after {time.monotonic() - start:.0f} s)")
 
 

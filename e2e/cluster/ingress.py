@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 
 from e2e.cluster import archives, binaries, client, clusters, installing, processes
+from e2e.cluster import kubectl as kubectls
 
 NAMESPACE = "ingress"
 CLASS = "traefik"
@@ -24,7 +25,7 @@ def image() -> archives.Image:
 
 def objects(tag: str) -> list[installing.Object]:
     """All that is applied, with the image of that tag."""
-    documents = installing.read(installing.MANIFESTS / "traefik.yaml")
+    documents = kubectls.load(installing.MANIFESTS / "traefik.yaml")
     for document in documents:
         if document["kind"] == "DaemonSet":
             document["spec"]["template"]["spec"]["containers"][0]["image"] = tag
@@ -43,7 +44,7 @@ def install(cluster: clusters.Cluster) -> None:
     with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
         installing.load(cluster, admin, made)
     installing.apply(cluster, objects(made.tag))
-    installing.wait_for_rollout(cluster, NAMESPACE, WORKLOAD, READY_SECONDS)
+    kubectls.Kubectl(cluster.kubeconfig, NAMESPACE).wait_for_rollout(WORKLOAD, READY_SECONDS)
     try:
         processes.eventually(lambda: answers(cluster.ingress), ANSWERS_SECONDS, f"an answer from {cluster.ingress}")
     except TimeoutError as late:

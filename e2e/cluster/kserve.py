@@ -17,6 +17,7 @@ from pathlib import Path
 from cryptography import x509
 
 from e2e.cluster import archives, binaries, client, clusters, credentials, installing, kserve_manifests, processes
+from e2e.cluster import kubectl as kubectls
 
 NAMESPACE = kserve_manifests.NAMESPACE
 WORKLOAD = "deployment/kserve-controller-manager"
@@ -54,7 +55,7 @@ def install(cluster: clusters.Cluster) -> None:
         installing.apply(cluster, manifests.namespaces)
         bundle = provide_certificate(cluster, admin)
         installing.apply(cluster, kserve_manifests.with_authority(manifests.others, bundle))
-        installing.wait_for_rollout(cluster, NAMESPACE, WORKLOAD, READY_SECONDS)
+        kubectls.Kubectl(cluster.kubeconfig, NAMESPACE).wait_for_rollout(WORKLOAD, READY_SECONDS)
         wait_for_webhooks(admin)
     version = binaries.KSERVE_VERSION
     binaries.say(f"KServe {version} admits InferenceServices (after {time.monotonic() - start:.0f} s)")

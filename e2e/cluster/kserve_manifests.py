@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ruamel import yaml
+from e2e.cluster import binaries, client, ingress
+from e2e.cluster import kubectl as kubectls
 
-from e2e.cluster import binaries, client, ingress, installing
-
-Object = installing.Object
+Object = client.Object
 
 NAMESPACE = "kserve"
 # The files that a control plane without KServe's controller needs, to know InferenceServices.
@@ -66,10 +66,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class Missing(Exception):
-    """KServe's module could not be had, or lacks the files we want from it."""
-
-
 class Manifests(NamedTuple):
     """What is applied, in the order of its application."""
 
@@ -79,38 +75,35 @@ class Manifests(NamedTuple):
 
 
 def module_folder() -> Path:
-    """Where KServe's source lies, fetched now if it is not there. Raises Missing."""
-    try:
-        return binaries.fetch(binaries.KSERVE, binaries.KSERVE_VERSION)
-    except binaries.Unavailable as missing:
-        raise Missing(f"KServe's source cannot be had: {missing}") from None
+    """Where KServe's source lies, fetched now if it is not there. Raises binaries.Unavailable."""
+    return binaries.fetch(binaries.KSERVE, binaries.KSERVE_VERSION)
 
 
 def resource_definitions() -> list[client.Object]:
-    """The CustomResourceDefinitions as KServe publishes them. Raises as `module_folder` does."""
+    """The CustomResourceDefinitions as KServe publishes them. Raises binaries.Unavailable and BuildFailed."""
     folder = module_folder() / DEFINITIONS
     definitions = []
     for name in WANTED:
         file = folder / name
         if not file.is_file():
-            raise Missing(f"{file} is not there; this KServe keeps its definitions elsewhere")
-        definitions += [document for document in yaml.YAML(typ="safe").load_all(file) if document]
+            raise binaries.BuildFailed(f"{file} is not there; this KServe keeps its definitions elsewhere")
+        definitions += kubectls.load(file)
     return definitions
 
 
 def read() -> Manifests:
-    """KServe's manifests, fitted; without the certificate and the webhooks' authority. Raises Missing."""
+    """KServe's manifests, fitted; without the certificate and the webhooks' authority. Raises likewise."""
     folder = module_folder() / OVERLAY
     if not folder.is_dir():
-        raise Missing(f"{folder} is not there; this KServe keeps its manifests elsewhere")
-    return arranged(installing.kubectl("kustomize", str(folder)))
+        raise binaries.BuildFailed(f"{folder} is not there; this KServe keeps its manifests elsewhere")
+    return arranged(kubectls.Kubectl(Path(os.devnull)).run("kustomize", str(folder)).output)
 
 
 def arranged(published: str) -> Manifests:
     """The manifests in a stream as kustomize writes it: split at `---`, which stands in no document."""
     documents = published.split("\n---\n")
     definitions = [each for each in documents if DEFINITION in each]
-    rest = installing.documents("\n---\n".join(each for each in documents if DEFINITION not in each))
+    rest = kubectls.load("\n---\n".join(each for each in documents if DEFINITION not in each))
     objects = fitted(rest)
     namespaces = [each for each in objects if each["kind"] == "Namespace"]
     others = [each for each in objects if each["kind"] != "Namespace"]

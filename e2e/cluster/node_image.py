@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster import archives, binaries, engines, processes
-from tests.charts import helm
 
 # kind's configuration, whichever image its nodes are made from, and what one made here has beside kind's own files.
 CONFIG = Path(__file__).parent / "kind" / "config.yaml"
@@ -243,10 +242,7 @@ def program_files() -> Iterator[archives.File]:
     yield archives.File("usr/local/bin/cluster", binaries.provide(binaries.KUBERNETES))
     yield archives.File("usr/bin/kubelet", None, link="/usr/local/bin/cluster")
     yield archives.File("usr/bin/kubeadm", binaries.provide(binaries.KUBEADM))
-    try:
-        yield archives.File("usr/bin/kubectl", Path(helm.find("kubectl")))
-    except helm.Unavailable as missing:
-        raise binaries.Unavailable(str(missing)) from None
+    yield archives.File("usr/bin/kubectl", binaries.tool("kubectl"))
     yield archives.File("usr/local/bin/containerd", None, link="/usr/bin/containerd")
     yield archives.File("opt/cni/bin", None, link="/usr/lib/cni")
 

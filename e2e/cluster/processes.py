@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -29,6 +31,15 @@ class ProcessFailed(Exception):
 def flags(values: Mapping[str, object]) -> list[str]:
     """Command line words, as Go's programs take them."""
     return [f"--{name}={value}" for name, value in values.items()]
+
+
+def answers_ok(url: str, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a GET is answered with 200 now."""
+    try:
+        with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
 
 
 def eventually(question: Callable[[], object], within: float, what: str) -> None:

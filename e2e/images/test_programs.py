@@ -53,7 +53,7 @@ def start_predictor(start: conftest.Start, *more: str) -> tuple[container.Contai
     """A ready predictor with the echo model, and its port."""
     port = loopback.free_port()
     predictor = start("predictor", ["--port", str(port), *more])
-    predictor.wait_until_ready(lambda: control_plane.answers_ok(url(port, "readyz")), READY_SECONDS)
+    predictor.wait_until_ready(lambda: processes.answers_ok(url(port, "readyz")), READY_SECONDS)
     return predictor, port
 
 
@@ -62,7 +62,7 @@ def start_sidecar(start: conftest.Start, predictor: int) -> tuple[container.Cont
     port, admin = loopback.free_ports(2)
     flags = {"port": port, "admin-port": admin, "component-port": predictor, "quiet-period": 0, "grace-period": 5}
     sidecar = start("sidecar", processes.flags(flags))
-    sidecar.wait_until_ready(lambda: control_plane.answers_ok(url(admin, "readyz")), READY_SECONDS)
+    sidecar.wait_until_ready(lambda: processes.answers_ok(url(admin, "readyz")), READY_SECONDS)
     return sidecar, port, admin
 
 
@@ -178,7 +178,7 @@ def test_the_injector_becomes_ready_at_a_real_api_server_and_ends_with_status_0(
         }
         config = kubeconfig_for_a_container(plane.kubeconfig_of(installed.name), tmp_path / "config")
         injector = start("injector", ["serve", *processes.flags(flags)], {"/config": config})
-        injector.wait_until_ready(lambda: control_plane.answers_ok(url(metrics, "readyz")), READY_SECONDS)
+        injector.wait_until_ready(lambda: processes.answers_ok(url(metrics, "readyz")), READY_SECONDS)
         assert all(installed.ca_bundles())
         assert injector.terminate(GRACE_SECONDS) == 0
     finally:

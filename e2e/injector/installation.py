@@ -145,7 +145,7 @@ class Injector:
     close = stop
 
     def is_ready(self) -> bool:
-        return control_plane.answers_ok(self._url("readyz"))
+        return processes.answers_ok(self._url("readyz"))
 
     def readiness(self) -> str:
         """The answer to a readiness probe, in words."""

@@ -6,14 +6,17 @@ import contextlib
 import pathlib
 import textwrap
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from e2e import skips
 from e2e.lists import peers
 from e2e.triton import servers
 from e2e.triton import sidecar as sidecar_
 
 Starts = Callable[..., sidecar_.Sidecar]
+Make = Callable[[pathlib.Path, peers.Say], servers.Server]
 # A lone request waits so long for others, enough for all that a test sends at once. In some tests nearly all fail.
 _COMMON = ("--policy", "window", "--max-latency", "30", "--retry-budget", "100")
 
@@ -30,58 +33,38 @@ def say(request: pytest.FixtureRequest) -> peers.Say:
     return says
 
 
-@pytest.fixture(scope="session")
-def clients(say: peers.Say) -> peers.Environment:
-    """The environment of OpenAI's client, LangChain and LlamaIndex."""
-    return _prepared(peers.CLIENTS, say)
+def _environment(wanted: peers.Environment) -> Any:
+    """A fixture of the environment; it skips where that cannot be made."""
+
+    @pytest.fixture(scope="session")
+    def prepare(say: peers.Say) -> peers.Environment:
+        with skips.where_unavailable():
+            wanted.prepare(say)
+        return wanted
+
+    return prepare
 
 
-@pytest.fixture(scope="session")
-def mlflow_client(say: peers.Say) -> peers.Environment:
-    """The environment of MLflow's client."""
-    return _prepared(peers.MLFLOW, say)
+def _served(kind: Make) -> Any:
+    """A fixture of the server, which runs; it skips where that cannot be installed."""
+
+    @pytest.fixture(scope="session")
+    def serve(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+        yield from _running(kind, say, tmp_path_factory)
+
+    return serve
 
 
-@pytest.fixture(scope="session")
-def embedder(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """FastAPI with MiniLM."""
-    yield from _server(peers.Embedder, say, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def kserve(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """KServe's Python server with MiniLM."""
-    yield from _server(peers.KServe, say, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def tables(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """KServe's Python server with models of scikit-learn, XGBoost and LightGBM."""
-    yield from _server(peers.Tables, say, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def mlserver(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """MLServer, as in `e2e/triton`."""
-    yield from _server(lambda folder, _: servers.MLServer(folder), say, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def documented(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """What the documents of TensorFlow Serving and of Hugging Face's toolkit say."""
-    yield from _server(peers.Documented, say, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def mlflow_frame(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """MLflow's server with a model of columns."""
-    yield from _server(peers.MLflowFrame, say, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def mlflow_tensor(say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """MLflow's server with a model of arrays."""
-    yield from _server(peers.MLflowTensor, say, tmp_path_factory)
+# OpenAI's client, LangChain and LlamaIndex; MLflow's.
+clients = _environment(peers.CLIENTS)
+mlflow_client = _environment(peers.MLFLOW)
+embedder = _served(peers.Embedder)  # FastAPI with MiniLM
+kserve = _served(peers.KServe)  # KServe's Python server with MiniLM
+tables = _served(peers.Tables)  # the same with models of scikit-learn, XGBoost and LightGBM
+mlserver = _served(lambda folder, _: servers.MLServer(folder))
+documented = _served(peers.Documented)  # what TensorFlow Serving and Hugging Face's toolkit document
+mlflow_frame = _served(peers.MLflowFrame)  # a model of columns
+mlflow_tensor = _served(peers.MLflowTensor)  # a model of arrays
 
 
 @pytest.fixture(scope="session", params=[peers.TEI, peers.OlderTEI], ids=["1.9", "1.8"])
@@ -89,7 +72,7 @@ def tei(
     request: pytest.FixtureRequest, say: peers.Say, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[servers.Server]:
     """The stand-in for text-embeddings-inference, as both generations."""
-    yield from _server(request.param, say, tmp_path_factory)
+    yield from _running(request.param, say, tmp_path_factory)
 
 
 @pytest.fixture
@@ -116,23 +99,9 @@ def _as_argument(rules: str, folder: pathlib.Path) -> str:
     return str(file)
 
 
-def _prepared(environment: peers.Environment, say: peers.Say) -> peers.Environment:
-    try:
-        environment.prepare(say)
-    except servers.Unavailable as reason:
-        pytest.skip(str(reason))
-    return environment
-
-
-def _server(
-    kind: Callable[[pathlib.Path, peers.Say], servers.Server],
-    say: peers.Say,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[servers.Server]:
-    try:
+def _running(kind: Make, say: peers.Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    with skips.where_unavailable():
         server = kind(tmp_path_factory.mktemp("server"), say)
-    except servers.Unavailable as reason:
-        pytest.skip(str(reason))
     say(f"starting {server.name}")
     with servers.running(server):
         yield server

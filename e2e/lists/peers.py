@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import pathlib
 import sys
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.peers import environments
-from e2e.cluster import processes
+from e2e.cluster import binaries, processes
 from e2e.triton import servers
 
 HERE = pathlib.Path(__file__).parent
@@ -38,15 +37,15 @@ class Environment(NamedTuple):
     pins: tuple[pathlib.Path, ...]
 
     def prepare(self, say: Say) -> None:
-        """Make it, unless it is there. Raises `servers.Unavailable` where that is not possible."""
+        """Make it, unless it is there. Raises `binaries.Unavailable` where that is not possible."""
         problem = environments.not_installable(self.name, self.pins)
         if problem:
-            raise servers.Unavailable(f"no environment for {self.name}: {problem}")
+            raise binaries.Unavailable(f"no environment for {self.name}: {problem}")
         try:
             environments.install(_cache(), self.name, self.pins, say)
         except OSError as error:
             words = " ".join(str(error).split())
-            raise servers.Unavailable(f"no environment for {self.name}: {words[:300]}") from None
+            raise binaries.Unavailable(f"no environment for {self.name}: {words[:300]}") from None
 
     def program(self, executable: str = "python") -> pathlib.Path:
         """One of its programs."""
@@ -78,17 +77,10 @@ class _Server(servers.Server):
     environment: Environment | None = None
 
     def __init__(self, folder: pathlib.Path, say: Say) -> None:
-        """Raises `servers.Unavailable` where it cannot be installed."""
+        """Raises `binaries.Unavailable` where it cannot be installed."""
         if self.environment is not None:
             self.environment.prepare(say)
         super().__init__(folder)
-
-    def is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://{self.http}{self.ready_path}", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
 
     def variables(self) -> Mapping[str, str]:
         python = self.environment.program() if self.environment else pathlib.Path(sys.executable)

@@ -11,8 +11,8 @@ import pytest
 
 from e2e.cluster import client, clusters, gpus, ingress, product_images
 from e2e.cluster import kserve as kserve_installation
+from e2e.cluster import kubectl as kubectls
 from e2e.injector import steps
-from e2e.live import kubectl as kubectls
 from e2e.live import releases
 
 # Where a dry run tries the shared release's webhook.

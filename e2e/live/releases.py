@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from e2e.cluster import binaries
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from tests.charts import helm
 
 NAME = "carpool"

@@ -1,4 +1,4 @@
-"""Requests through the ingress, as callers outside the cluster send them, and the sidecar's counters."""
+"""Requests through the ingress, as callers outside the cluster send them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
-from prometheus_client import parser
 
-from e2e.live import kubectl as kubectls
-
-ADMIN_PORT = 9082
 ANSWER_SECONDS = 30.0
 
 
@@ -79,14 +75,3 @@ def _run(calls: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
     """Runs them on a new event loop; asyncio.run would remove the one that pytest-asyncio has set in this thread."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(calls)
-
-
-def metrics(kubectl: kubectls.Kubectl, pod: str) -> dict[str, float]:
-    """The sidecar's metrics in a pod, read from its admin port through the API server: sums over labels, by name."""
-    path = f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod}:{ADMIN_PORT}/proxy/metrics"
-    found: dict[str, float] = {}
-    for family in parser.text_string_to_metric_families(kubectl.raw(path)):
-        for sample in family.samples:
-            if "le" not in sample.labels:
-                found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    return found

@@ -8,33 +8,31 @@ import shutil
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from e2e.cluster import binaries
+
 if TYPE_CHECKING:
     from playwright import async_api
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
-class Missing(Exception):
-    """There is no browser here; `str()` says what to do."""
-
-
 def find() -> str:
-    """The program that CHROMIUM names, else the first on PATH. Raises `Missing`."""
+    """The program that CHROMIUM names, else the first on PATH. Raises `binaries.Unavailable`."""
     named = os.environ.get("CHROMIUM")
     found = named or next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
-        raise Missing("no Chromium: install Debian's package chromium, or set CHROMIUM to the path of one")
+        raise binaries.Unavailable("no Chromium: install Debian's package chromium, or set CHROMIUM to the path of one")
     return found
 
 
 @contextlib.asynccontextmanager
 async def launched() -> AsyncIterator[async_api.Browser]:
-    """A browser without a window. Raises `Missing`."""
+    """A browser without a window. Raises `binaries.Unavailable`."""
     program = find()
     try:
         from playwright import async_api
     except ModuleNotFoundError:
-        raise Missing("playwright is not installed: make e2e-page does that") from None
+        raise binaries.Unavailable("playwright is not installed: make e2e-page does that") from None
     # Root has no sandbox of Chromium's; it opens nothing but loopback here.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_api.async_playwright() as driver:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from e2e import skips
 from e2e.page import browser, rig
 
 
@@ -15,10 +16,8 @@ from e2e.page import browser, rig
 async def chromium() -> AsyncIterator[object]:
     """A Chromium; skips where there is none."""
     async with contextlib.AsyncExitStack() as stack:
-        try:
+        with skips.where_unavailable():
             launched = await stack.enter_async_context(browser.launched())
-        except browser.Missing as missing:
-            pytest.skip(str(missing))
         yield launched
 
 

@@ -18,6 +18,7 @@ import sys
 from rich import console
 
 from carpool_sidecar.live import top_view
+from e2e.cluster import binaries
 from e2e.page import browser, rig
 
 _DOCS = pathlib.Path(__file__).parents[2] / "docs"
@@ -94,7 +95,7 @@ def main() -> None:
         asyncio.run(_take(chosen.folder, chosen.seconds))
         for path in sorted(chosen.folder.glob("live-*.png")):
             _shrink(path)
-    except browser.Missing as missing:
+    except binaries.Unavailable as missing:
         sys.exit(f"error: {missing}")
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from e2e import skips
 from e2e.triton import clients, servers, sidecar
 
 Starts = Callable[..., sidecar.Sidecar]
@@ -42,10 +43,8 @@ def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Serve
 
 
 def _server(kind: Callable[..., servers.Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    try:
+    with skips.where_unavailable():
         server = kind(tmp_path_factory.mktemp("server"))
-    except servers.Unavailable as reason:
-        pytest.skip(str(reason))
     with servers.running(server):
         yield server
 

@@ -9,13 +9,12 @@ import abc
 import contextlib
 import pathlib
 import signal
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 
 from benchmarks.peers import environments, triton
-from e2e.cluster import processes
+from e2e.cluster import binaries, processes
 from e2e.triton import repository
 from tests import loopback
 
@@ -25,14 +24,11 @@ START_SECONDS = 60.0
 _SHARED_MEMORY = pathlib.Path("/dev/shm")
 
 
-class Unavailable(Exception):
-    """This machine cannot run it; `str()` says why."""
-
-
 class Server(abc.ABC):
     """A server that can be started, killed and started again where it was. `http` and `grpc` are `host:port`."""
 
     name = "predictor"
+    ready_path = "/v2/health/ready"
     start_seconds = START_SECONDS
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -51,11 +47,7 @@ class Server(abc.ABC):
 
     def is_ready(self) -> bool:
         """Whether it says so itself."""
-        try:
-            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        return processes.answers_ok(f"http://{self.http}{self.ready_path}")
 
     def kill(self) -> None:
         """Ends it at once, without a chance to answer anybody."""
@@ -86,10 +78,10 @@ class Triton(Server):
     name = "tritonserver"
 
     def __init__(self, folder: pathlib.Path, models: Sequence[repository.Model] = repository.MODELS) -> None:
-        """Raises `Unavailable`, and `OSError` when it cannot be installed."""
+        """Raises `binaries.Unavailable`, and `OSError` when it cannot be installed."""
         problem = triton.PEER.missing()
         if problem:
-            raise Unavailable(f"no Triton: {problem}")
+            raise binaries.Unavailable(f"no Triton: {problem}")
         super().__init__(folder)
         self._cache = environments.default_cache()
         triton.PEER.prepare(self._cache, print)
@@ -127,10 +119,10 @@ class MLServer(Server):
     name = "mlserver"
 
     def __init__(self, folder: pathlib.Path) -> None:
-        """Raises `Unavailable`, and `OSError` when it cannot be installed."""
+        """Raises `binaries.Unavailable`, and `OSError` when it cannot be installed."""
         problem = environments.missing(self.name)
         if problem:
-            raise Unavailable(f"no MLServer: {problem}")
+            raise binaries.Unavailable(f"no MLServer: {problem}")
         super().__init__(folder)
         self._cache = environments.default_cache()
         environments.prepare(self._cache, self.name, print)

@@ -8,8 +8,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 
-from prometheus_client import parser
-
+from e2e import metrics
 from e2e.cluster import processes
 from e2e.triton import servers
 from tests import loopback
@@ -43,21 +42,12 @@ class Sidecar:
 
     def is_ready(self) -> bool:
         """Whether it says so itself."""
-        try:
-            with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        return processes.answers_ok(f"http://{self.admin}/readyz")
 
     def counts(self) -> dict[str, float]:
-        """Every sample of its metrics, by the name that Prometheus knows it under, with its labels."""
+        """Every sample of its metrics, as `metrics.samples` names them."""
         with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        return {
-            _name(sample.name, sample.labels): sample.value
-            for family in parser.text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+            return metrics.samples(answer.read().decode())
 
     def stop(self) -> None:
         """Ends it as Kubernetes does."""
@@ -72,19 +62,13 @@ class Changes:
         self._before = sidecar.counts()
 
     def of(self, name: str) -> float:
-        """Of one sample, as `name` or `name{label="value"}`; of all of that name if it has no labels."""
-        return self._total(self._sidecar.counts(), name) - self._total(self._before, name)
+        """Of what `metrics.total` takes."""
+        return metrics.total(self._sidecar.counts(), name) - metrics.total(self._before, name)
 
     @property
     def mean_batch(self) -> float:
         """Rows in a batch."""
         return self.of("carpool_batch_size_sum") / max(1, self.of("carpool_batch_size_count"))
-
-    @staticmethod
-    def _total(counts: dict[str, float], name: str) -> float:
-        if "{" in name:
-            return counts.get(name, 0.0)
-        return sum(value for each, value in counts.items() if each.partition("{")[0] == name)
 
 
 @contextlib.contextmanager
@@ -96,8 +80,3 @@ def running(folder: pathlib.Path, predictor: servers.Server, *options: str) -> I
         yield sidecar
     finally:
         sidecar.stop()
-
-
-def _name(name: str, labels: dict[str, str]) -> str:
-    text = ",".join(f'{label}="{value}"' for label, value in labels.items())
-    return f"{name}{{{text}}}" if text else name

@@ -13,6 +13,7 @@ import aiohttp
 import numpy as np
 import pytest
 
+from e2e import skips
 from e2e.triton import clients, http_requests, repository, servers
 from e2e.triton import sidecar as sidecar_
 
@@ -110,10 +111,8 @@ class TestTritonAway:
 
     @pytest.fixture
     def mortal(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-        try:
+        with skips.where_unavailable():
             server = servers.Triton(tmp_path_factory.mktemp("mortal"), self.MODELS)
-        except servers.Unavailable as reason:
-            pytest.skip(str(reason))
         with servers.running(server):
             yield server
 

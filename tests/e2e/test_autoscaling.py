@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carpool_injector.core import container
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.autoscaling import expressions, monitoring, prometheus
 from tests.charts import metric_names
 

@@ -112,7 +112,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(node_image, "provide_root", lambda: root)
     monkeypatch.setattr(binaries, "fetch", lambda *_: tmp_path / "kind")
     monkeypatch.setattr(binaries, "provide", lambda _: program)
-    monkeypatch.setattr(node_image.helm, "find", lambda _: program)
+    monkeypatch.setattr(binaries, "tool", lambda _: program)
     names = [f"registry.k8s.io/{name}:v1.34.4" for name in node_image.KUBERNETES_COMPONENTS]
     wanted = [*names, "registry.k8s.io/coredns/coredns:v1.12.1", "registry.k8s.io/pause:3.10.1"]
     monkeypatch.setattr(node_image, "wanted_images", lambda: wanted)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import promql_parser
 from ruamel.yaml import YAML
 
+from e2e.cluster import kubectl as kubectls
 from tests.charts import helm
 
 Object = dict[str, Any]
@@ -32,7 +33,7 @@ class Variable(NamedTuple):
 
 def load(name: str) -> list[Object]:
     """The objects of a sample."""
-    return [each for each in YAML(typ="safe", pure=True).load_all((SAMPLES / name).read_text()) if each]
+    return kubectls.load(SAMPLES / name)
 
 
 def alerts(chart: Iterable[Object]) -> dict[str, str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster import archives, binaries, clusters, credentials
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
+from e2e.live import objects
 from e2e.live.autoscaling import expressions, prometheus
 from tests.charts import helm
 
@@ -107,15 +108,12 @@ def configuration() -> list[Object]:
         "scrape_configs": prometheus.configs(monitors),
     }
     return [
-        config_map("prometheus", {"prometheus.yaml": settings, "rules.yaml": {"groups": groups}}),
-        config_map("prometheus-adapter", {"rules.yaml": expressions.adapter_rules()}),
+        # JSON, which is YAML.
+        objects.config_map(
+            "prometheus", {"prometheus.yaml": json.dumps(settings), "rules.yaml": json.dumps({"groups": groups})}
+        ),
+        objects.config_map("prometheus-adapter", {"rules.yaml": json.dumps(expressions.adapter_rules())}),
     ]
-
-
-def config_map(name: str, files: dict[str, Object]) -> Object:
-    """A ConfigMap of files; JSON, which is YAML."""
-    data = {file: json.dumps(content, indent=2) for file, content in files.items()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data}
 
 
 def certificate(signer: credentials.Authority) -> Object:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from e2e.cluster import clusters
-from e2e.live import checking, questions, traffic
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
+from e2e.live import checking, objects, questions, traffic
 from e2e.live.autoscaling import expressions
 
 Object = dict[str, Any]
@@ -35,7 +35,7 @@ STOP_SECONDS = 60.0
 BURST, INSTANCES = 32, 4
 
 
-def objects(name: str = expressions.SAMPLE, arguments: tuple[str, ...] = (), **annotations: str) -> list[Object]:
+def sample(name: str = expressions.SAMPLE, arguments: tuple[str, ...] = (), **annotations: str) -> list[Object]:
     """manifests/samples/deployment.yaml under a name, with that model, more arguments, and settings of the sidecar."""
     deployment, service, *_ = copy.deepcopy(expressions.load("deployment.yaml"))
     for labels in (
@@ -57,29 +57,9 @@ def settings(values: Mapping[str, str]) -> dict[str, str]:
     return {f"carpool.dev/{name.replace('_', '-')}": value for name, value in values.items()}
 
 
-def ingress(name: str, namespace: str) -> Object:
-    """Requests for `host` go to the Service's pods in turn; through the Service alone, a connection sticks to a pod."""
-    backend = {"service": {"name": name, "port": {"name": "http"}}}
-    rule = {
-        "host": host(name, namespace),
-        "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]},
-    }
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": {"name": name},
-        "spec": {"ingressClassName": "traefik", "rules": [rule]},
-    }
-
-
-def host(name: str, namespace: str) -> str:
-    """The host by which the ingress routes to this sample in this namespace."""
-    return f"{name}.{namespace}.example.com"
-
-
 def deploy(kubectl: kubectls.Kubectl, name: str, things: list[Object]) -> None:
     """Returns when all pods are ready, with sidecars."""
-    kubectl.apply([*things, ingress(name, kubectl.namespace)])
+    kubectl.apply([*things, objects.way_in(name, kubectl.namespace)])
     kubectl.wait(f"deployment/{name}", "Available")
 
 
@@ -88,7 +68,7 @@ def load(
 ) -> contextlib.AbstractContextManager[checking.Load]:
     """A load through the ingress that would keep so many pods busy all the time."""
     rate = pods * CAPACITY / MEAN_INSTANCES
-    return checking.load(cluster.ingress, host(name, namespace), PATH, callers=callers, rate=rate)
+    return checking.load(cluster.ingress, objects.host(name, namespace), PATH, callers=callers, rate=rate)
 
 
 def settings_for_trouble() -> tuple[tuple[str, ...], dict[str, str]]:

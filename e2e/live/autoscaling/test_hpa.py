@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from e2e.cluster import clusters, processes
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.autoscaling import expressions, monitoring, samples
 
@@ -91,7 +91,7 @@ def utilisation_in(status: dict[str, Any]) -> float | None:
 def test_the_sample_hpa_adds_pods_under_load_and_takes_them_away_after_it(
     cluster: clusters.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
 ) -> None:
-    samples.deploy(kubectl, NAME, samples.objects())
+    samples.deploy(kubectl, NAME, samples.sample())
     kubectl.apply(expressions.SAMPLES / "hpa.yaml")
     window = f'{{"spec": {{"behavior": {{"scaleDown": {{"stabilizationWindowSeconds": {STABILIZATION_SECONDS}}}}}}}}}'
     kubectl.run("patch", "hpa", NAME, "--type=merge", f"--patch={window}")

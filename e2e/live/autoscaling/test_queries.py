@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from e2e.cluster import clusters, processes
-from e2e.live import kubectl as kubectls
-from e2e.live import releases, traffic
+from e2e.cluster import kubectl as kubectls
+from e2e.live import objects, releases, traffic
 from e2e.live.autoscaling import expressions, monitoring, prometheus, samples
 
 TEST_SECONDS = 300
@@ -40,9 +40,9 @@ def watched(
 ) -> Iterator[prometheus.Prometheus]:
     """Prometheus, while both samples have callers and pods are refused, once it has seen all that for a while."""
     arguments, annotations = samples.settings_for_trouble()
-    samples.deploy(kubectl, expressions.SAMPLE, samples.objects())
-    samples.deploy(kubectl, TROUBLED, samples.objects(TROUBLED, arguments, **annotations))
-    caller = traffic.Caller(cluster.ingress, samples.host(TROUBLED, kubectl.namespace))
+    samples.deploy(kubectl, expressions.SAMPLE, samples.sample())
+    samples.deploy(kubectl, TROUBLED, samples.sample(TROUBLED, arguments, **annotations))
+    caller = traffic.Caller(cluster.ingress, objects.host(TROUBLED, kubectl.namespace))
     with (
         samples.load(cluster, expressions.SAMPLE, kubectl.namespace, pods=1.0),
         samples.bursts(caller, samples.PATH),

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from e2e.cluster import client, processes
+from e2e.cluster import kubectl as kubectls
 from e2e.injector import steps
-from e2e.live import kubectl as kubectls
 from e2e.live.batcher import sides, targets
 
 # Twenty pods at once, on two cores.
@@ -105,9 +105,8 @@ def batching(pod: Any) -> list[Any]:
 
 def status(kubectl: kubectls.Kubectl, service: sides.Service) -> Any:
     """The status of the container that batches."""
-    told = pod_of(kubectl, service)["status"]
-    every = (*told.get("initContainerStatuses", ()), *told.get("containerStatuses", ()))
-    return next(each for each in every if each["name"] in NAMES)
+    told = kubectls.container_statuses(pod_of(kubectl, service))
+    return next(told[name] for name in NAMES if name in told)
 
 
 def exit_code(kubectl: kubectls.Kubectl, service: sides.Service) -> int | None:

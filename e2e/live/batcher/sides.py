@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from e2e.live import objects
+
 Object = dict[str, Any]
 T = TypeVar("T")
 
@@ -85,12 +87,7 @@ SERVICES = (IRIS, IRIS_PORT, SMALL_BATCHES, SHORT_WAIT, COMPATIBLE, DEFAULTS, ZE
 
 def recorder_config() -> Object:
     """The ConfigMap that brings the predictor's program."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "recorder"},
-        "data": {RECORDER.name: RECORDER.read_text()},
-    }
+    return objects.config_map("recorder", {RECORDER.name: RECORDER.read_text()})
 
 
 def inference_service(service: Service, side: Side) -> Object:

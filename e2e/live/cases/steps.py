@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from e2e.cluster import client, processes
-from e2e.live import kubectl as kubectls
-from e2e.live import traffic
+from e2e.cluster import kubectl as kubectls
+from e2e.live import objects, traffic
 
 FOLDER = Path(__file__).parent
 PROGRAMS = FOLDER / "programs"
@@ -46,8 +46,7 @@ ONE_BATCH = Together(frozenset({200}), True, 1)
 
 def apply(kubectl: kubectls.Kubectl, name: str) -> str:
     """Applies the manifests of that name and the programs that their pods may mount. Returns kubectl's warnings."""
-    data = {each.name: each.read_text() for each in PROGRAMS.glob("*.py")}
-    kubectl.apply([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data}])
+    kubectl.apply([objects.config_map("programs", {each.name: each.read_text() for each in PROGRAMS.glob("*.py")})])
     return kubectl.apply(manifest(name)).errors
 
 
@@ -97,13 +96,6 @@ def containers(pod: Object) -> dict[str, Object]:
     return {each["name"]: each for each in [*spec.get("initContainers", ()), *spec["containers"]]}
 
 
-def container_statuses(pod: Object) -> dict[str, Object]:
-    """The statuses of all containers of a pod by name, init containers too."""
-    status = pod["status"]
-    found = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    return {each["name"]: each for each in found}
-
-
 def since(pod: Object, condition: str) -> str:
     """The moment from which a condition of a pod has been as it is."""
     (found,) = [each for each in pod["status"]["conditions"] if each["type"] == condition]
@@ -131,13 +123,8 @@ def takeover(pod: Object) -> tuple[str, bool]:
 
 def expose(kubectl: kubectls.Kubectl, ingress: str, service: str = "echo") -> traffic.Caller:
     """Makes an Ingress for a Service on port 80. Returns a caller once it gets answers through it."""
-    host = f"{service}.{kubectl.namespace}.example.com"
-    backend = {"service": {"name": service, "port": {"number": 80}}}
-    rule = {"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
-    spec = {"ingressClassName": "traefik", "rules": [rule]}
-    metadata = {"name": service}
-    kubectl.apply([{"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": metadata, "spec": spec}])
-    return settled(traffic.Caller(ingress, host))
+    kubectl.apply([objects.way_in(service, kubectl.namespace)])
+    return settled(traffic.Caller(ingress, objects.host(service, kubectl.namespace)))
 
 
 def inference_service(kubectl: kubectls.Kubectl, ingress: str, name: str = "echo") -> traffic.Caller:
@@ -168,19 +155,15 @@ def call_together(caller: traffic.Caller, callers: int = CALLERS) -> Together:
 def call_pod(kubectl: kubectls.Kubectl, pod: Object, port: int) -> Object:
     """The answer of a pod's port to one call, by the API server: past Services and the ingress."""
     body = json.dumps({"instances": ["alone"]})
-    command = ("create", f"--raw={_path(kubectl, pod, port, PREDICT)}", "--filename=-")
+    command = ("create", f"--raw={kubectl.path_to(pod['metadata']['name'], port, PREDICT)}", "--filename=-")
     answer: Object = json.loads(kubectl.run(*command, stdin=body).output)
     return answer
 
 
 def ask_pod(kubectl: kubectls.Kubectl, pod: Object, port: int, path: str) -> Object:
     """The answer of a pod's port to a GET, likewise."""
-    answer: Object = json.loads(kubectl.raw(_path(kubectl, pod, port, path)))
+    answer: Object = json.loads(kubectl.raw(kubectl.path_to(pod["metadata"]["name"], port, path)))
     return answer
-
-
-def _path(kubectl: kubectls.Kubectl, pod: Object, port: int, path: str) -> str:
-    return f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod['metadata']['name']}:{port}/proxy{path}"
 
 
 # --- Objects that were there before ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import clusters
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.cases import steps
 from tests.charts import helm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.cluster import clusters
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.cases import steps
 
 pytestmark = pytest.mark.usefixtures("carpool")
@@ -62,7 +62,7 @@ def test_a_sidecar_of_either_form_batches(
     assert "carpool" in [each["name"] for each in pod["spec"][group]]
     assert steps.takeover(pod) == ("port-swap", form == "native")
     assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
-    restarts = {name: each["restartCount"] for name, each in steps.container_statuses(pod).items()}
+    restarts = {name: each["restartCount"] for name, each in kubectls.container_statuses(pod).items()}
     assert restarts == {"server": 0, "carpool": 0}
 
 

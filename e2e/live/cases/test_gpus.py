@@ -7,7 +7,7 @@ import json
 import pytest
 
 from e2e.cluster import clusters
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.cases import steps
 
 pytestmark = pytest.mark.usefixtures("carpool")

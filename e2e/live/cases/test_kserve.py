@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.cluster import clusters
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.cases import steps
 
 pytestmark = pytest.mark.usefixtures("carpool", "kserve")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.cluster import clusters, processes
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.cases import steps
 
 pytestmark = pytest.mark.usefixtures("carpool")
@@ -17,7 +17,7 @@ RESTARTED_SECONDS = 90.0
 
 def restarts(kubectl: kubectls.Kubectl) -> dict[str, int]:
     (pod,) = kubectl.pods("app=echo")
-    return {name: each["restartCount"] for name, each in steps.container_statuses(pod).items()}
+    return {name: each["restartCount"] for name, each in kubectls.container_statuses(pod).items()}
 
 
 @pytest.mark.parametrize("kind", BREAKS)
@@ -27,7 +27,7 @@ def test_probes_tell_of_a_slow_start_of_a_broken_server_of_a_mended_one_and_have
     assert steps.apply(kubectl, f"probes_by_{kind}") == ""
     pod = steps.ready_pod(kubectl)
     # The server needs 5 s: probes that asked the sidecar alone would be content at once.
-    started = steps.container_statuses(pod)["server"]["state"]["running"]["startedAt"]
+    started = kubectls.container_statuses(pod)["server"]["state"]["running"]["startedAt"]
     assert steps.seconds_between(started, steps.since(pod, "Ready")) >= 4
     caller = steps.expose(kubectl, cluster.ingress)
     assert steps.call_together(caller) == steps.ONE_BATCH

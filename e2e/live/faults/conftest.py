@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import client, clusters
+from e2e.cluster import kubectl as kubectls
 from e2e.injector import steps
-from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import figures, predictors, watching
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from e2e.cluster import kubectl as kubectls
 from e2e.cluster import processes
-from e2e.live import kubectl as kubectls
+from e2e.live import objects
 
 Object = dict[str, Any]
 
@@ -15,7 +16,6 @@ APP = "app"
 SIDECAR = "carpool"
 PORT = 8080
 PATH = f"/v1/models/{NAME}:predict"
-DOMAIN = "example.com"
 IMAGE = "carpool-predictor:0.1.0"
 ECHO = ("carpool-predictor", f"--models={NAME}", f"--port={PORT}", "--echo-fixed-ms=10", "--echo-per-instance-ms=0.1")
 FAILING_SERVER = Path(__file__).with_name("failing_server.py")
@@ -23,7 +23,6 @@ PROGRAM_FOLDER = "/program"
 # Ready soon, and tolerant of a busy machine: a pod may miss a probe or two.
 PROBE = {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 3}
 LABEL = "app"
-ROLLED_OUT_SECONDS = 180
 GONE_SECONDS = 90.0
 
 
@@ -94,15 +93,12 @@ def failing(name: str, *behaviour: str, annotations: dict[str, str] | None = Non
 
 def failing_source() -> Object:
     """The ConfigMap with `failing_server.py`."""
-    data = {FAILING_SERVER.name: FAILING_SERVER.read_text()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "failing-server"}, "data": data}
+    return objects.config_map("failing-server", {FAILING_SERVER.name: FAILING_SERVER.read_text()})
 
 
 def way_in(namespace: str) -> list[Object]:
     """Service and Ingress for all pods of the predictor, and a budget that drains have to keep."""
     port = {"name": "http", "port": 80, "targetPort": "http"}
-    backend = {"service": {"name": NAME, "port": {"name": "http"}}}
-    rule = {"host": host(namespace), "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
     return [
         {
             "apiVersion": "v1",
@@ -110,12 +106,7 @@ def way_in(namespace: str) -> list[Object]:
             "metadata": {"name": NAME},
             "spec": {"selector": {LABEL: NAME}, "ports": [port]},
         },
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "Ingress",
-            "metadata": {"name": NAME},
-            "spec": {"ingressClassName": "traefik", "rules": [rule]},
-        },
+        objects.way_in(NAME, namespace),
         {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
@@ -137,30 +128,17 @@ def inference_service(milliseconds: int = 10) -> Object:
     }
 
 
-def host(namespace: str) -> str:
-    return f"{NAME}.{namespace}.{DOMAIN}"
-
-
 def of_inference_service(namespace: str) -> Predictor:
     """What KServe's controller makes of it in Standard mode."""
     selector = f"serving.kserve.io/inferenceservice={NAME}"
-    return Predictor(f"{NAME}-predictor-{namespace}.{DOMAIN}", f"deployment/{NAME}-predictor", selector)
+    return Predictor(f"{NAME}-predictor-{namespace}.{objects.DOMAIN}", f"deployment/{NAME}-predictor", selector)
 
 
 def ready(kubectl: kubectls.Kubectl, *deployments: str) -> Predictor:
     """The predictor behind `way_in`, once its Deployments (default: NAME) are ready."""
     for name in deployments or (NAME,):
-        wait_for_rollout(kubectl, f"deployment/{name}")
-    return Predictor(host(kubectl.namespace), f"deployment/{NAME}", f"{LABEL}={NAME}")
-
-
-def wait_for_rollout(kubectl: kubectls.Kubectl, workload: str) -> None:
-    """Returns when all pods are of the latest template and ready. Raises kubectl.NotInTime with the reason."""
-    done = kubectl.run(
-        "rollout", "status", workload, f"--timeout={ROLLED_OUT_SECONDS}s", check=False, timeout=ROLLED_OUT_SECONDS + 15
-    )
-    if done.status:
-        raise kubectls.NotInTime(f"{workload} is not rolled out: {done.errors}\n{kubectl.explain(workload)}")
+        kubectl.wait_for_rollout(f"deployment/{name}")
+    return Predictor(objects.host(NAME, kubectl.namespace), f"deployment/{NAME}", f"{LABEL}={NAME}")
 
 
 def names(kubectl: kubectls.Kubectl, selector: str) -> set[str]:
@@ -177,22 +155,16 @@ def wait_until_gone(kubectl: kubectls.Kubectl, selector: str, pods: set[str]) ->
     processes.eventually(are_gone, GONE_SECONDS, f"{', '.join(sorted(pods))} gone")
 
 
-def container_status(pod: Object, name: str) -> Object:
-    """The status of one container of a pod, init container or not; empty before the kubelet has written it."""
-    status = pod["status"]
-    told = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    return next((each for each in told if each["name"] == name), {})
-
-
 def last_ends(kubectl: kubectls.Kubectl, selector: str, container: str) -> list[str]:
     """Why containers ended the last time, in Kubernetes' words; only of those that did."""
-    ended = [container_status(pod, container).get("lastState", {}) for pod in kubectl.pods(selector)]
+    told = [kubectls.container_statuses(pod).get(container, {}) for pod in kubectl.pods(selector)]
+    ended = [each.get("lastState", {}) for each in told]
     return [each["terminated"]["reason"] for each in ended if "terminated" in each]
 
 
 def roll_out(kubectl: kubectls.Kubectl, predictor: Predictor, before: set[str]) -> None:
     """Returns when the new pods are ready and the old ones gone."""
-    wait_for_rollout(kubectl, predictor.workload)
+    kubectl.wait_for_rollout(predictor.workload)
     wait_until_gone(kubectl, predictor.selector, before)
 
 
@@ -204,4 +176,4 @@ def delete_one(kubectl: kubectls.Kubectl, predictor: Predictor, *how: str) -> st
 
 def wait_until_replaced(kubectl: kubectls.Kubectl, predictor: Predictor, name: str) -> None:
     wait_until_gone(kubectl, predictor.selector, {name})
-    wait_for_rollout(kubectl, predictor.workload)
+    kubectl.wait_for_rollout(predictor.workload)

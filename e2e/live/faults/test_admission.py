@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import client, clusters, processes
+from e2e.cluster import kubectl as kubectls
 from e2e.injector import manifests, steps
-from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import predictors, watching
 
@@ -102,7 +102,7 @@ def test_without_an_injector_pods_are_created_without_the_sidecar_and_join_the_o
         send_away(restored)
         wait_until_nobody_injects(admin, kubectl.namespace)
         kubectl.run("scale", predictor.workload, "--replicas=3")
-        predictors.wait_for_rollout(kubectl, predictor.workload)
+        kubectl.wait_for_rollout(predictor.workload)
         seen.load.wait_for_right(SETTLED_ANSWERS)
     with_sidecar = [manifests.has_sidecar(pod) for pod in kubectl.pods(predictor.selector)]
     assert sorted(with_sidecar) == [False, True, True]
@@ -129,7 +129,7 @@ def test_without_an_injector_failure_policy_fail_keeps_pods_from_being_created_a
         restored.kubectl.wait(releases.DEPLOYMENT, "Available", BACK_SECONDS)
         steps.wait_until_effective(admin, "default")
         seen.facts["injecting_again_s"] = round(seen.load.now - back, 1)
-        predictors.wait_for_rollout(kubectl, predictor.workload)
+        kubectl.wait_for_rollout(predictor.workload)
         seen.load.wait_for_right(SETTLED_ANSWERS)
     assert all(manifests.has_sidecar(pod) for pod in kubectl.pods(predictor.selector))
     seen.check_nothing_failed()

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from carpool_injector.certificates import pki, rotation
 from e2e.cluster import client, clusters, processes
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import predictors, watching
 from tests import loopback

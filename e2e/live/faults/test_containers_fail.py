@@ -6,7 +6,7 @@ import http.client
 import urllib.parse
 
 from e2e.cluster import clusters, processes
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live import releases, traffic
 from e2e.live.faults import predictors, watching
 
@@ -35,7 +35,7 @@ def wait_for_restarts(kubectl: kubectls.Kubectl, selector: str, count: int) -> N
     """Returns when the predictor's containers were started again so often."""
 
     def are_enough() -> bool:
-        told = [predictors.container_status(pod, predictors.APP) for pod in kubectl.pods(selector)]
+        told = [kubectls.container_statuses(pod).get(predictors.APP, {}) for pod in kubectl.pods(selector)]
         return sum(int(each.get("restartCount", 0)) for each in told) >= count
 
     processes.eventually(are_enough, LOOPED_SECONDS, f"{count} restarts")
@@ -109,7 +109,7 @@ def test_a_sidecar_out_of_memory_is_back_after_a_restart_and_the_other_pod_serve
         seen.mark()
         seen.facts["large_request"] = outcome(cluster.ingress, predictor.host, body)
         processes.eventually(is_killed, SIDECAR_KILLED_SECONDS, "the sidecar is OOM-killed")
-        predictors.wait_for_rollout(kubectl, predictor.workload)
+        kubectl.wait_for_rollout(predictor.workload)
         seen.load.wait_for_right(SETTLED_ANSWERS)
     assert seen.facts["large_request"] != "200"
     seen.check_failures_are_honest()

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import clusters, processes
+from e2e.cluster import kubectl as kubectls
 from e2e.live import conftest, releases
-from e2e.live import kubectl as kubectls
 from e2e.live.faults import predictors, watching
 
 NEW_POD_SECONDS = 60.0
@@ -108,7 +108,7 @@ def gather_on(kubectl: kubectls.Kubectl, predictor: predictors.Predictor, node: 
     for other in others:
         kubectl.run("cordon", other)
     kubectl.run("rollout", "restart", predictor.workload)
-    predictors.wait_for_rollout(kubectl, predictor.workload)
+    kubectl.wait_for_rollout(predictor.workload)
     processes.eventually(lambda: nodes_of(kubectl, predictor) == [node] * 2, MOVED_SECONDS, f"both pods on {node}")
     for other in others:
         kubectl.run("uncordon", other)
@@ -128,7 +128,7 @@ def test_draining_a_node_fails_no_request(
         words = ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={DRAIN_SECONDS}s"]
         said = kubectl.run(*words, timeout=DRAIN_SECONDS + 15)
         seen.facts["drain_took_s"] = round(seen.load.now - began, 1)
-        predictors.wait_for_rollout(kubectl, predictor.workload)
+        kubectl.wait_for_rollout(predictor.workload)
         kubectl.run("uncordon", node)
         seen.load.wait_for_right(SETTLED_ANSWERS)
     assert "violate the pod's disruption budget" in said.output + said.errors

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from e2e.cluster import binaries, clusters
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.journey import page
 

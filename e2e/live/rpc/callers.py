@@ -9,7 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from e2e.live import kubectl as kubectls
+from e2e import metrics
+from e2e.cluster import kubectl as kubectls
 from e2e.live.rpc import servers
 
 NAME = "callers"
@@ -104,7 +105,8 @@ class Together(NamedTuple):
 def counts(kubectl: kubectls.Kubectl, pod: str) -> dict[str, float]:
     """The counters of the model server and of the sidecar in a pod."""
     ports = (servers.METRICS_PORT, servers.ADMIN_PORT)
-    return {name: value for port in ports for name, value in servers.counts(kubectl, pod, port).items()}
+    pages = (kubectl.raw(kubectl.path_to(pod, port, "/metrics")) for port in ports)
+    return {name: value for page in pages for name, value in metrics.samples(page).items()}
 
 
 def together(kubectl: kubectls.Kubectl, pod: str, callers: Callers, protocol: str, target: str) -> Together:

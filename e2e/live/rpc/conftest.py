@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.rpc import callers as callers_in_pods
 
 

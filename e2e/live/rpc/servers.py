@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import parser
-
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
+from e2e.live import objects
 
 Object = dict[str, Any]
 
@@ -36,8 +35,7 @@ FILES = {
 
 def programs() -> Object:
     """The ConfigMap with all programs. Its keys may not have slashes."""
-    data = {name.replace("/", "-"): path.read_text() for name, path in FILES.items()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data}
+    return objects.config_map("programs", {name.replace("/", "-"): path.read_text() for name, path in FILES.items()})
 
 
 def volume() -> Object:
@@ -90,20 +88,3 @@ def address(kubectl: kubectls.Kubectl, service: str, port: str) -> str:
     spec = kubectl.get("service", service)["spec"]
     (number,) = [each["port"] for each in spec["ports"] if each["name"] == port]
     return f"{spec['clusterIP']}:{number}"
-
-
-def counts(kubectl: kubectls.Kubectl, pod: str, port: int) -> dict[str, float]:
-    """All samples that a port of a pod shows, past every Service, as `name` or
-    `name{label="value"}`, labels in the order of the alphabet.
-    """
-    text = kubectl.raw(f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod}:{port}/proxy/metrics")
-    return {
-        _name(sample.name, sample.labels): sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def _name(name: str, labels: dict[str, str]) -> str:
-    text = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
-    return f"{name}{{{text}}}" if text else name

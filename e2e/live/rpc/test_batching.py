@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.cases import steps
-from e2e.live.faults import predictors
 from e2e.live.rpc import callers as callers_in_pods
 from e2e.live.rpc import servers
 
@@ -32,7 +31,7 @@ KSERVES_CONTROLLER = {"manager"}
 def pod(kubectl: kubectls.Kubectl, carpool: object) -> servers.Object:
     """A Ready pod with a latency at which calls that start together share batches, on a busy machine as well."""
     kubectl.apply(servers.sample(max_latency="50"))
-    predictors.wait_for_rollout(kubectl, "deployment/triton")
+    kubectl.wait_for_rollout("deployment/triton")
     return steps.ready_pod(kubectl, "app=triton")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.live import kubectl as kubectls
+from e2e.cluster import kubectl as kubectls
 from e2e.live.faults import predictors
 from e2e.live.rpc import callers as callers_in_pods
 from e2e.live.rpc import servers
@@ -24,7 +24,7 @@ FEWEST_RIGHT = 300
 def target(kubectl: kubectls.Kubectl, carpool: object) -> str:
     """Where two pods of the sample answer gRPC."""
     kubectl.apply(servers.sample(replicas=2))
-    predictors.wait_for_rollout(kubectl, TRITON.workload)
+    kubectl.wait_for_rollout(TRITON.workload)
     return servers.address(kubectl, "triton", "grpc")
 
 

@@ -1,4 +1,4 @@
-"""kubectl for tests: runs the commands that people type, parses the output, and explains failures."""
+"""kubectl: runs the commands that people type, parses the output, and explains failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ruamel import yaml
 
-from tests.charts import helm
+from e2e.cluster import binaries
 
 Object = dict[str, Any]
 Objects = list[Object]  # a name, because the class below has a method of the name `list`
@@ -22,6 +22,7 @@ RUN_SECONDS = 60.0
 START_SECONDS = 15.0
 LINES_OF_LOG = 40
 EVENTS_SHOWN = 40
+ROLLED_OUT_SECONDS = 180.0
 
 
 class Done(NamedTuple):
@@ -45,16 +46,17 @@ class NotInTime(Exception):
 
 
 class Kubectl:
-    """kubectl in one namespace of one cluster."""
+    """kubectl in one namespace of one cluster; without one, objects are applied where they say themselves."""
 
-    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str = "") -> None:
         self.kubeconfig = kubeconfig
         self.namespace = namespace
-        self._program = str(helm.find("kubectl"))
+        self._program = str(binaries.tool("kubectl"))
 
     def command(self, *words: str) -> list[str]:
         """The command line, for a caller that starts the process itself."""
-        return [self._program, f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}", *words]
+        place = [f"--namespace={self.namespace}"] if self.namespace else []
+        return [self._program, f"--kubeconfig={self.kubeconfig}", *place, *words]
 
     def run(self, *words: str, stdin: str = "", check: bool = True, timeout: float = RUN_SECONDS) -> Done:
         """Runs one command. With `check` raises Failed where its status is not 0; TimeoutExpired after `timeout` s."""
@@ -105,6 +107,16 @@ class Kubectl:
         if done.status:
             raise NotInTime(f"{what} is not {condition} within {seconds:g} s: {done.errors}\n{self.explain(what)}")
 
+    def wait_for_rollout(self, workload: str, seconds: float = ROLLED_OUT_SECONDS) -> None:
+        """Returns when all pods of a workload ("deployment/echo") are of the latest template and ready.
+
+        Raises NotInTime as `wait` does.
+        """
+        words = ("rollout", "status", workload, f"--timeout={seconds:g}s")
+        done = self.run(*words, check=False, timeout=seconds + START_SECONDS)
+        if done.status:
+            raise NotInTime(f"{workload} is not rolled out: {done.errors}\n{self.explain(workload)}")
+
     def logs(self, pod: str, container: str, *, previous: bool = False) -> str:
         """What a container has written; with `previous` the one before its last restart."""
         return self.run("logs", pod, f"--container={container}", f"--previous={str(previous).lower()}").output
@@ -112,6 +124,10 @@ class Kubectl:
     def raw(self, path: str) -> str:
         """The answer to a GET of a path at the API server, such as one of a pod's proxy."""
         return self.run("get", f"--raw={path}").output
+
+    def path_to(self, pod: str, port: int, path: str) -> str:
+        """Where the API server passes requests on to a port of a pod: past Services and the ingress."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{port}/proxy{path}"
 
     def explain(self, what: str) -> str:
         """The state, events and logs of an object that is not ready, for a message."""
@@ -148,8 +164,15 @@ def is_ready(pod: Object) -> bool:
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
+def container_statuses(pod: Object) -> dict[str, Object]:
+    """The statuses of all containers of a pod by name, init containers too; of those that the kubelet tells of."""
+    status = pod["status"]
+    found = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return {each["name"]: each for each in found}
+
+
 def load(manifest: str | Path) -> Objects:
-    """The objects in a YAML text or file, to be changed before they are applied."""
+    """The objects in a YAML text or file, without the empty ones."""
     text = manifest.read_text() if isinstance(manifest, Path) else manifest
     return [each for each in yaml.YAML(typ="safe").load_all(io.StringIO(text)) if each]
 
