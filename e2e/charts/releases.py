@@ -13,12 +13,11 @@ import urllib.request
 from pathlib import Path
 
 from e2e.cluster import client, control_plane, processes
+from e2e.injector import installation
 from tests import loopback
 from tests.charts import helm, objects
 
-ACTS_HERE = "e2e.carpool.dev/installation"
 READY_SECONDS = 60.0
-WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 # Where else the chart's objects are, besides the kinds that the client knows.
 MORE_LISTS = ("/apis/policy/v1/poddisruptionbudgets", "/apis/networking.k8s.io/v1/networkpolicies")
 POLICY_KINDS = ("policies", "policybindings")
@@ -36,7 +35,7 @@ class Release:
         self._probes = 0
         self.name = name
         self.namespace = f"{name}-system"
-        self.labels = {ACTS_HERE: name}
+        self.labels = {installation.ACTS_HERE: name}
 
     # --- Helm --------------------------------------------------------------------------------------------------------
 
@@ -57,7 +56,7 @@ class Release:
         return self._helm("test", self.name, "--timeout=60s")
 
     def _values(self) -> list[str]:
-        narrowed = [{"key": ACTS_HERE, "operator": "In", "values": [self.name]}]
+        narrowed = [{"key": installation.ACTS_HERE, "operator": "In", "values": [self.name]}]
         return ["--set-json", f"webhook.namespaceSelector={json.dumps(narrowed)}", "--set=check.enabled=true"]
 
     def _helm(self, *arguments: str) -> str:
@@ -104,7 +103,7 @@ class Release:
         return [entry["clientConfig"].get("caBundle") for each in found for entry in each["webhooks"]]
 
     def _configurations(self) -> list[client.Object]:
-        return [each for each in self.objects() if each["kind"] in WEBHOOKS]
+        return [each for each in self.objects() if each["kind"] in installation.WEBHOOKS]
 
     # --- the injector ------------------------------------------------------------------------------------------------
 
@@ -144,12 +143,7 @@ class Release:
     def call_at(self, port: int) -> None:
         """Lets the API server find the injector on this machine: by another port, and a Service that is a name."""
         for each in self._configurations():
-            path = client.path_of(each["kind"], None, each["metadata"]["name"])
-            change = [
-                {"op": "replace", "path": f"/webhooks/{index}/clientConfig/service/port", "value": port}
-                for index in range(len(each["webhooks"]))
-            ]
-            self._admin.call("PATCH", path, change, "application/json-patch+json")
+            installation.send_reviews_to(self._admin, each["kind"], each["metadata"]["name"], port)
         spec = {"type": "ExternalName", "externalName": control_plane.HOST, "clusterIP": None, "clusterIPs": None}
         self._admin.patch("Service", f"{self.name}-carpool-injector", {"spec": spec}, self.namespace)
 

@@ -11,7 +11,7 @@ import pytest
 from carpool_injector.core import model
 from e2e.charts import releases
 from e2e.cluster import client, control_plane, processes
-from e2e.injector import manifests, steps
+from e2e.injector import installation, manifests, steps
 from tests.charts import helm
 
 NewRelease = Callable[[], releases.Release]
@@ -43,7 +43,7 @@ def test_an_upgrade_leaves_certificates_where_they_are(new_release: NewRelease, 
     before = (release.secret(), release.ca_bundles())
     release.upgrade(*way, "--set", "replicas=3,webhook.failurePolicy=Fail,webhook.timeoutSeconds=3")
     assert (release.secret(), release.ca_bundles()) == before
-    mutating = next(each for each in release.objects() if each["kind"] == releases.WEBHOOKS[0])
+    mutating = next(each for each in release.objects() if each["kind"] == installation.WEBHOOKS[0])
     assert {entry["failurePolicy"] for entry in mutating["webhooks"]} == {"Fail"}
 
 

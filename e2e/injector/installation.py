@@ -32,6 +32,16 @@ READY_SECONDS = 60.0
 CONFIG = {"image": "registry.example.com/carpool-sidecar:e2e"}
 
 
+def send_reviews_to(admin: client.Client, kind: str, name: str, port: int) -> None:
+    """Has the API server call another port for the webhooks of a configuration, and leaves all else as it is."""
+    entries = admin.get(kind, name)["webhooks"]
+    changes = [
+        {"op": "replace", "path": f"/webhooks/{index}/clientConfig/service/port", "value": port}
+        for index in range(len(entries))
+    ]
+    admin.call("PATCH", client.path_of(kind, None, name), changes, "application/json-patch+json")
+
+
 class Installation:
     """One injector's objects in the cluster. Several live side by side: `name` becomes a part of all their names."""
 
@@ -72,13 +82,7 @@ class Installation:
     def call_at(self, port: int) -> None:
         """Sends reviews to another port from now on, and leaves all else as it is."""
         for kind in WEBHOOKS:
-            entries = self._admin.get(kind, self.name)["webhooks"]
-            changes = [
-                {"op": "replace", "path": f"/webhooks/{index}/clientConfig/service/port", "value": port}
-                for index in range(len(entries))
-            ]
-            path = client.path_of(kind, None, self.name)
-            self._admin.call("PATCH", path, changes, "application/json-patch+json")
+            send_reviews_to(self._admin, kind, self.name, port)
 
     def _read(self, file: str) -> Iterator[client.Object]:
         text = (FOLDER / file).read_text().replace(NAME, self.name).replace(NAMESPACE, self.namespace)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import json
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
+import yarl
 
 ANSWER_SECONDS = 30.0
+JSON = {"Content-Type": "application/json"}
+# Headers that the client adds by default: a test sends only its own.
+_ADDED_BY_THE_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
 class Answer(NamedTuple):
@@ -32,46 +37,58 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class Caller:
-    """Sends requests for one host to the ingress controller. A body that is not bytes is sent as JSON."""
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A service behind the ingress controller at `url` ("http://ADDRESS:PORT"); `host` is what it routes by."""
 
-    def __init__(self, ingress: str, host: str) -> None:
-        """`ingress` is its base URL ("http://ADDRESS:PORT"), `host` what the Ingress routes by."""
-        self.ingress = ingress.rstrip("/")
-        self.host = host
+    url: str
+    host: str
 
-    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
-        """One POST. Raises aiohttp.ClientError or TimeoutError where no answer comes."""
-        return _run(self._all("POST", path, [body], headers or {}))[0]
-
-    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """One GET, likewise."""
-        return _run(self._all("GET", path, [None], headers or {}))[0]
-
-    def gather(self, path: str, bodies: Sequence[Any], headers: Mapping[str, str] | None = None) -> list[Answer]:
-        """One POST for each body, all at once, on a connection each; the answers in the order of the bodies."""
-        return _run(self._all("POST", path, bodies, headers or {}))
-
-    async def _all(self, method: str, path: str, bodies: Sequence[Any], headers: Mapping[str, str]) -> list[Answer]:
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False) as session:
-            return list(await asyncio.gather(*(self._one(session, method, path, body, headers) for body in bodies)))
-
-    async def _one(
-        self, session: aiohttp.ClientSession, method: str, path: str, body: Any, headers: Mapping[str, str]
+    async def send(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        patience: float = ANSWER_SECONDS,
     ) -> Answer:
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        stream = data if data is None else io.BytesIO(data)  # which aiohttp sends in pieces, however large
-        sent = {"Host": self.host, "Content-Type": "application/json", **headers}
+        """One request on a connection of its own; `target` and all headers go out as they are written.
+
+        A caller whose patience ends hangs up, and TimeoutError is raised; aiohttp.ClientError where no answer comes.
+        """
         start = time.monotonic()
-        async with session.request(method, self.ingress + path, data=stream, headers=sent) as answer:
+        sent = {"Host": self.host, **(headers or {})}
+        data = io.BytesIO(body) if body else None  # which aiohttp sends in pieces, however large
+        async with (
+            self._session(patience) as session,
+            session.request(method, self._at(target), data=data, headers=sent) as answer,
+        ):
             content = await answer.read()
             found = {name.lower(): value for name, value in answer.headers.items()}
             return Answer(answer.status, found, content, time.monotonic() - start)
 
+    def _session(self, patience: float) -> aiohttp.ClientSession:
+        timeout = aiohttp.ClientTimeout(total=patience)
+        return aiohttp.ClientSession(timeout=timeout, auto_decompress=False, skip_auto_headers=_ADDED_BY_THE_CLIENT)
 
-def _run(calls: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
-    """Runs them on a new event loop; asyncio.run would remove the one that pytest-asyncio has set in this thread."""
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        return runner.run(calls)
+    def _at(self, target: str) -> yarl.URL:
+        return yarl.URL(self.url.rstrip("/") + target, encoded=True)
+
+
+class Caller(Target):
+    """The same for tests without an event loop. Bodies are sent as JSON; raises as `send` does."""
+
+    def post(self, path: str, body: Any) -> Answer:
+        """One POST."""
+        return self.gather(path, [body])[0]
+
+    def gather(self, path: str, bodies: Sequence[Any]) -> list[Answer]:
+        """One POST for each body, all at once; the answers in the order of the bodies."""
+
+        async def together() -> list[Answer]:
+            sent = (self.send("POST", path, json.dumps(body).encode(), JSON) for body in bodies)
+            return list(await asyncio.gather(*sent))
+
+        # A new event loop: asyncio.run would remove the one that pytest-asyncio has set in this thread.
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return runner.run(together())

@@ -10,16 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import aiohttp
-import yarl
-
 from e2e.cluster import processes
 from e2e.live import traffic
 
-ANSWER_SECONDS = 30.0
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# Headers that the client adds by default: a test sends only its own.
-_ADDED_BY_THE_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,32 +33,8 @@ class Call:
         return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """A service behind `url`; `host` is what the ingress routes by."""
-
-    url: str
-    host: str
-
-    async def send(
-        self,
-        method: str,
-        target: str,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        patience: float = ANSWER_SECONDS,
-    ) -> traffic.Answer:
-        """One request on a connection of its own; `target` goes out as it is written.
-
-        A caller whose patience ends hangs up, and TimeoutError is raised.
-        """
-        start = time.monotonic()
-        async with self._session(patience) as session:
-            request = session.request(method, self._at(target), data=body or None, headers=self._named(headers))
-            async with request as answer:
-                content = await answer.read()
-                found = {name.lower(): value for name, value in answer.headers.items()}
-                return traffic.Answer(answer.status, found, content, time.monotonic() - start)
+class Target(traffic.Target):
+    """A service of one side, whose predictor records."""
 
     async def predict(
         self, model: str, instances: Sequence[Any], headers: Mapping[str, str] | None = None, patience: float = 30.0
@@ -76,7 +46,7 @@ class Target:
         self, model: str, body: bytes, headers: Mapping[str, str] | None = None, patience: float = 30.0
     ) -> traffic.Answer:
         """One predict request with this body; `model` is the part of the path before `:predict`."""
-        sent = {"Content-Type": "application/json", **(headers or {})}
+        sent = {**traffic.JSON, **(headers or {})}
         return await self.send("POST", predict_path(model), body, sent, patience)
 
     async def predict_all(self, model: str, requests: Sequence[Sequence[Any]]) -> list[traffic.Answer]:
@@ -85,8 +55,8 @@ class Target:
 
     async def events(self, target: str) -> list[tuple[float, bytes]]:
         """What a GET answers, piece by piece, each with the seconds since the first one."""
-        url, headers = self._at(target), self._named(None)
-        async with self._session(ANSWER_SECONDS) as session, session.get(url, headers=headers) as answer:
+        url, headers = self._at(target), {"Host": self.host}
+        async with self._session(traffic.ANSWER_SECONDS) as session, session.get(url, headers=headers) as answer:
             pieces = [(time.monotonic(), piece) async for piece in answer.content.iter_any()]
         return [(at - pieces[0][0], piece) for at, piece in pieces]
 
@@ -101,21 +71,11 @@ class Target:
 
     async def until_recorded(self, word: str) -> None:
         """Returns when the predictor has got a request with that word. Raises TimeoutError."""
-        deadline = time.monotonic() + ANSWER_SECONDS
+        deadline = time.monotonic() + traffic.ANSWER_SECONDS
         while not await self.recorded(word):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the predictor got nothing with {word} in it within {ANSWER_SECONDS:g} s")
+                raise TimeoutError(f"the predictor got nothing with {word} in it within {traffic.ANSWER_SECONDS:g} s")
             await asyncio.sleep(processes.POLL_SECONDS)
-
-    def _session(self, patience: float) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(total=patience)
-        return aiohttp.ClientSession(timeout=timeout, auto_decompress=False, skip_auto_headers=_ADDED_BY_THE_CLIENT)
-
-    def _at(self, target: str) -> yarl.URL:
-        return yarl.URL(self.url + target, encoded=True)
-
-    def _named(self, headers: Mapping[str, str] | None) -> dict[str, str]:
-        return {"Host": self.host, **(headers or {})}
 
 
 def predict_path(model: str) -> str:
