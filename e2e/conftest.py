@@ -95,12 +95,12 @@ def inference_services(admin: client.Client) -> None:
 def start_injector(
     plane: control_plane.ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[steps.StartInjector]:
-    """Starts an injector for an installation, as the user that `access.yaml` grants its rights to."""
+    """Starts an injector for an installation, as the user that the chart grants its rights to."""
     folder = tmp_path_factory.mktemp("injectors")
     with contextlib.ExitStack() as stack:
 
         def start(installed: installation.Installation, *more: str, port: int = 0) -> installation.Injector:
-            credentials = plane.kubeconfig_of(installed.name)
+            credentials = plane.kubeconfig_of(installed.user)
             injector = installation.Injector(installed, credentials, folder, more, port)
             stack.callback(injector.stop)
             injector.start()

@@ -6,7 +6,6 @@ the cluster, as the ServiceAccount that the chart made: what that may not do, th
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import urllib.request
@@ -56,8 +55,7 @@ class Release:
         return self._helm("test", self.name, "--timeout=60s")
 
     def _values(self) -> list[str]:
-        narrowed = [{"key": installation.ACTS_HERE, "operator": "In", "values": [self.name]}]
-        return ["--set-json", f"webhook.namespaceSelector={json.dumps(narrowed)}", "--set=check.enabled=true"]
+        return [*installation.narrowed_to(self.name), "--set=check.enabled=true"]
 
     def _helm(self, *arguments: str) -> str:
         return helm.run(*arguments, "--namespace", self.namespace, env={"KUBECONFIG": str(self._plane.kubeconfig)})

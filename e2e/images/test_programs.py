@@ -176,7 +176,7 @@ def test_the_injector_becomes_ready_at_a_real_api_server_and_ends_with_status_0(
             "validating-webhook": installed.name,
             "quiet-period": 0,
         }
-        config = kubeconfig_for_a_container(plane.kubeconfig_of(installed.name), tmp_path / "config")
+        config = kubeconfig_for_a_container(plane.kubeconfig_of(installed.user), tmp_path / "config")
         injector = start("injector", ["serve", *processes.flags(flags)], {"/config": config})
         injector.wait_until_ready(lambda: processes.answers_ok(url(metrics, "readyz")), READY_SECONDS)
         assert all(installed.ca_bundles())

@@ -1,4 +1,4 @@
-"""An injector that runs beside the tests, not in a pod: its process, and its objects as the Helm chart makes them.
+"""An injector that runs beside the tests, not in a pod: its process, and its rights and webhooks from the Helm chart.
 
 The registration names a Service, as in production, so the API server looks for that Service's name in the injector's
 certificate. The Service is an external name for this machine and needs no pods and no kube-proxy.
@@ -11,25 +11,27 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ruamel import yaml
-
 from e2e.cluster import client, control_plane, processes
+from e2e.cluster import kubectl as kubectls
 from tests import loopback
+from tests.charts import helm
 
-FOLDER = Path(__file__).parent
-# As in the files; every installation gets names of its own, made from these.
-NAME = "carpool-injector"
-NAMESPACE = "carpool-system"
 # Installations in one API server must not meet each other's pods: each acts in the namespaces that name it.
 ACTS_HERE = "e2e.carpool.dev/installation"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-ROOT = Path(__file__).parent.parent.parent
+RIGHTS = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 READY_SECONDS = 60.0
 # The admin's choices that every injector here is started with.
 CONFIG = {"image": "registry.example.com/carpool-sidecar:e2e"}
+
+
+def narrowed_to(name: str) -> tuple[str, ...]:
+    """Helm's words for webhooks that act only in the namespaces that name an installation."""
+    expression = {"key": ACTS_HERE, "operator": "In", "values": [name]}
+    return ("--set-json", f"webhook.namespaceSelector={json.dumps([expression])}")
 
 
 def send_reviews_to(admin: client.Client, kind: str, name: str, port: int) -> None:
@@ -47,9 +49,12 @@ class Installation:
 
     def __init__(self, admin: client.Client, name: str) -> None:
         self._admin = admin
-        self.name = f"{NAME}-{name}"
-        self.namespace = f"{NAMESPACE}-{name}"
+        self._release = f"carpool-{name}"
+        self.name = f"{self._release}-injector"
+        self.namespace = f"e2e-{name}"
         self.secret = f"{self.name}-certificates"
+        self.user = f"system:serviceaccount:{self.namespace}:{self.name}"
+        """Who the chart gives the injector's rights to."""
         self.labels = {ACTS_HERE: name}
         """A namespace with these labels is in this installation's reach."""
 
@@ -59,14 +64,10 @@ class Installation:
         service = {"type": "ExternalName", "externalName": control_plane.HOST}
         metadata = {"name": self.name, "namespace": self.namespace}
         self._admin.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service})
-        for thing in self._read("access.yaml"):
+        for thing in self._of_the_chart(failure_policy):
+            for entry in thing.get("webhooks", ()):
+                entry["clientConfig"]["service"]["port"] = port
             self._admin.create(thing)
-        for configuration in self._read("webhooks.yaml"):
-            for entry in configuration["webhooks"]:
-                self._point(entry, port)
-                if configuration["kind"] == WEBHOOKS[0]:
-                    entry["failurePolicy"] = failure_policy
-            self._admin.create(configuration)
 
     def uninstall(self) -> None:
         """Takes the webhooks away; what else is left does nothing."""
@@ -84,16 +85,12 @@ class Installation:
         for kind in WEBHOOKS:
             send_reviews_to(self._admin, kind, self.name, port)
 
-    def _read(self, file: str) -> Iterator[client.Object]:
-        text = (FOLDER / file).read_text().replace(NAME, self.name).replace(NAMESPACE, self.namespace)
-        for document in yaml.YAML(typ="safe").load_all(text):
-            # An alias in YAML is one object in several places; by way of JSON each place gets its own.
-            yield json.loads(json.dumps(document))
-
-    def _point(self, entry: client.Object, port: int) -> None:
-        entry["clientConfig"]["service"]["port"] = port
-        matches = entry["namespaceSelector"]["matchExpressions"]
-        matches.append({"key": ACTS_HERE, "operator": "In", "values": list(self.labels.values())})
+    def _of_the_chart(self, failure_policy: str) -> list[client.Object]:
+        """The rights and webhooks that a release of the chart has."""
+        name = self.labels[ACTS_HERE]
+        words = (f"--set=webhook.failurePolicy={failure_policy}", "--set=webhook.namePrefix=", *narrowed_to(name))
+        rendered = kubectls.load(helm.template(*words, release=self._release, namespace=self.namespace))
+        return [each for each in rendered if each["kind"] in (*RIGHTS, *WEBHOOKS)]
 
 
 class Injector:
@@ -138,7 +135,7 @@ class Injector:
     def start(self, within: float = READY_SECONDS) -> None:
         """Returns when the injector says that the API server can call it. Raises processes.ProcessFailed."""
         # From the root of the checkout, where `-m carpool_injector` finds this tree's injector and no installed one.
-        self._process = processes.Process(self._installed.name, self._command, self._log, ROOT)
+        self._process = processes.Process(self._installed.name, self._command, self._log, helm.ROOT)
         self._process.wait_until_ready(self.is_ready, within)
 
     def stop(self) -> None:

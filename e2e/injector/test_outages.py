@@ -109,7 +109,7 @@ def test_an_injector_outlives_a_restart_of_the_api_server(tmp_path: Path) -> Non
         installed = installation.Installation(admin, "restart")
         port = loopback.free_port()
         installed.install(port)
-        injector = installation.Injector(installed, plane.kubeconfig_of(installed.name), tmp_path, port=port)
+        injector = installation.Injector(installed, plane.kubeconfig_of(installed.user), tmp_path, port=port)
         stack.callback(injector.stop)
         injector.start()
         before = steps.create_namespace(admin, "before", {**installed.labels, manifests.INJECT: "enabled"})

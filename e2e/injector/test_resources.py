@@ -10,7 +10,6 @@ from e2e.cluster import client
 from e2e.injector import manifests
 from tests.injector import pods
 
-NO_LIMIT = {"carpool.dev/resources-limits-cpu": "none"}
 BURSTABLE = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "64Mi"}}
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
 from typing import Any
 
 import pytest
 from cel_expr_python import cel
-from ruamel.yaml import YAML
 
 from tests.charts import helm, objects
 
 LABEL, STATUS = "carpool.dev/inject", "carpool.dev/status"
 BATCHER, ISVC = "internal.serving.kserve.io/batcher", "serving.kserve.io/inferenceservice"
 KSERVE_BATCHER = "carpool.dev/kserve-batcher"
-REGISTRATION = helm.ROOT / "e2e" / "injector" / "webhooks.yaml"
 SYSTEM = ("kube-system", "kube-public", "kube-node-lease", "cert-manager", helm.NAMESPACE)
 
 
@@ -197,22 +194,6 @@ def test_an_inferenceservice_is_looked_at_when_it_concerns_us(case: str) -> None
     name = "inferenceservices.carpool.dev"
     rule = next(each for each in entries("ValidatingWebhookConfiguration") if each["name"] == name)
     assert sent_by([rule], thing) == ([name] if wanted else [])
-
-
-@pytest.mark.parametrize("kind", ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"])
-def test_the_registration_is_the_one_that_was_tried_on_a_real_api_server(kind: str) -> None:
-    if not REGISTRATION.exists():
-        pytest.skip("the end-to-end tests are not part of this tree")
-    tried = json.loads(json.dumps(list(YAML(typ="safe", pure=True).load_all(REGISTRATION.read_text()))))
-    (wanted,) = objects.of_kind(tried, kind)
-    found = objects.one(objects.rendered("--set", "webhook.namePrefix="), kind)
-    assert found["metadata"]["name"] == wanted["metadata"]["name"]
-    assert [without_layout(each) for each in found["webhooks"]] == [without_layout(each) for each in wanted["webhooks"]]
-
-
-def without_layout(entry: objects.Object) -> objects.Object:
-    conditions = [{**each, "expression": " ".join(each["expression"].split())} for each in entry["matchConditions"]]
-    return {**entry, "matchConditions": conditions}
 
 
 def test_pods_of_kserve_are_sent_after_kserve_has_changed_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -15,22 +16,36 @@ from e2e.live import releases
 from e2e.live.batcher import deployment, sides, tables, targets
 
 TABLE = Path("out/e2e/batcher.md")
+HERE = Path(__file__).parent
 HAS_FAILED = pytest.StashKey[bool]()
+TO_THE_LAST = pytest.StashKey[contextlib.ExitStack]()
 
 
-@pytest.fixture(scope="package")
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or HERE not in nextitem.path.parents:
+        item.session.stash.get(TO_THE_LAST, contextlib.ExitStack()).close()
+
+
+@pytest.fixture(scope="session")
+def to_the_last(request: pytest.FixtureRequest) -> contextlib.ExitStack:
+    """What is entered ends with the last test of this folder, not with the session: the tests after it need the CPU."""
+    return request.session.stash.setdefault(TO_THE_LAST, contextlib.ExitStack())
+
+
+@pytest.fixture(scope="session")
 def deployed(
+    to_the_last: contextlib.ExitStack,
     cluster: clusters.Cluster,
     cluster_kubectl: kubectls.Kubectl,
     admin: client.Client,
     kserve: None,
     shared_release: releases.Release,
-) -> Iterator[deployment.Deployed]:
+) -> deployment.Deployed:
     """Every service on every side, ready and routed to by the ingress."""
     shared_release.ensure_installed()
     steps.wait_until_effective(admin, cluster_kubectl.namespace)
-    with deployment.deployed(admin, cluster_kubectl, cluster.ingress) as deployed:
-        yield deployed
+    return to_the_last.enter_context(deployment.deployed(admin, cluster_kubectl, cluster.ingress))
 
 
 @pytest.fixture(params=sides.SIDES, ids=lambda side: side.key)
@@ -76,12 +91,12 @@ def kubectl(deployed: deployment.Deployed, side: sides.Side) -> kubectls.Kubectl
     return deployed.tools[side.key]
 
 
-@pytest.fixture(scope="package")
-def table() -> Iterator[tables.Table]:
+@pytest.fixture(scope="session")
+def table(to_the_last: contextlib.ExitStack) -> tables.Table:
     """What was observed; written to a file at the end."""
     table = tables.Table()
-    yield table
-    table.write(TABLE)
+    to_the_last.callback(table.write, TABLE)
+    return table
 
 
 @pytest.fixture
