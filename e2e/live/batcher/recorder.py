@@ -3,7 +3,8 @@
 Runs alone, from a ConfigMap, in the image of the project's own predictor: `python recorder.py PORT`.
 
 It speaks KServe's v1 protocol and answers each instance with itself, so a wrong or mixed answer shows; models named
-`iris…` answer with a class instead. An instance may order something else, for the whole call it is part of:
+`iris…` answer with a class instead. An instance may order something else, for the whole call it is part of; what is
+0, "" or false in it orders nothing:
 
     {"wait": 1.5}                     answer after so many seconds
     {"status": 500, "text": "…"}      answer with this status and this text
@@ -88,9 +89,8 @@ async def predict(request: web.BaseRequest, body: str) -> web.StreamResponse:
     """The predictions for a v1 body, or what one of its instances orders instead."""
     sent = json.loads(body)
     instances = sent["inputs"] if "inputs" in sent else sent["instances"]
-    orders: dict[str, Any] = {}
-    for instance in instances:
-        orders |= instance if isinstance(instance, dict) else {}
+    ordering = (each for each in instances if isinstance(each, dict))
+    orders = {name: value for each in ordering for name, value in each.items() if value}
     await asyncio.sleep(orders.get("wait", 0))
     if orders.get("hang_up") and request.transport:
         request.transport.abort()

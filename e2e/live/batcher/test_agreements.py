@@ -127,7 +127,8 @@ async def test_a_body_without_instances_is_refused_and_never_forwarded(
 async def test_no_member_of_a_batch_hangs_when_the_predictor_fails(
     small_batches: targets.Target, model: str, observed: tables.Observe
 ) -> None:
-    answers = await small_batches.predict_all(model, [[1], [2], [3], [{"status": 503, "text": "not now"}]])
+    fine, failing = {"status": 0, "text": ""}, {"status": 503, "text": "not now"}
+    answers = await small_batches.predict_all(model, [[fine], [fine], [fine], [failing]])
     soon = sum(answer.elapsed < AT_ONCE for answer in answers)
     assert observed(f"{soon} of 4 answered at once") == "4 of 4 answered at once"
 

@@ -51,6 +51,15 @@ async def test_callers_with_two_signatures_at_the_same_time(
     assert observed(" and ".join(seen)) == side.expects(kserve="none", carpool="one and two")
 
 
+async def test_callers_with_two_forms_of_instances_at_the_same_time(
+    short_wait: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """what a caller gets from a server that makes one array of all instances does not depend on who is beside it"""
+    await short_wait.predict_all(model, [[1], ["one"]])
+    calls = await short_wait.recorded(model)
+    assert observed(f"calls of {sizes(calls)}") == side.expects(kserve="calls of [2]", carpool="calls of [1, 1]")
+
+
 async def test_callers_with_two_credentials_at_the_same_time(
     short_wait: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:

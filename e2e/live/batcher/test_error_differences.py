@@ -75,8 +75,12 @@ async def test_one_bad_request_among_four_callers(
     kind: str, small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """a batch that fails is retried by halves until the failing instance is alone"""
-    order = {"rejected": {"status": 400, "text": "no such class"}, "too few": {"one_too_few": True}}[kind]
-    answers = await small_batches.predict_all(model, [["a"], ["b"], ["c"], [order]])
+    # Of one form: those of several share no batch.
+    fine, failing = {
+        "rejected": ({"status": 0, "text": ""}, {"status": 400, "text": "no such class"}),
+        "too few": ({"one_too_few": False}, {"one_too_few": True}),
+    }[kind]
+    answers = await small_batches.predict_all(model, [[fine], [fine], [fine], [failing]])
     honest = {"rejected": "3 × predictions, 1 × 400", "too few": "3 × predictions, 1 × 502"}[kind]
     assert observed(counted(answers)) == side.expects(kserve="4 × no predictions", carpool=honest)
 
