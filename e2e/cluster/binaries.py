@@ -101,7 +101,7 @@ KSERVE_MANAGER, KSERVE_AGENT = "kserve-manager", "kserve-agent"
 PROGRAMS = {
     program.name: program
     for program in (
-        Program(KUBERNETES, 5, "every cluster, with etcd"),
+        Program(KUBERNETES, 7, "every cluster, with etcd"),
         Program(KUBEADM, 1, "nodes", package="./kubeadm"),
         Program(PAUSE, 0.1, "nodes"),
         Program(COREDNS, 2, "nodes"),

@@ -35,6 +35,7 @@ PACKAGES = (
 )
 NOT_NEEDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 UNITS = ("containerd", "kubelet", "undo-mount-hacks", "images", "pod-network")
+MINUTES = 3
 # Without it mmdebstrap writes the time into the root.
 EPOCH = "0"
 PULL_SECONDS, LOAD_SECONDS = 600.0, 300.0
@@ -136,7 +137,7 @@ def make() -> Path:
     target = archive()
     with binaries.one_at_a_time(folder() / ".lock"):
         if not target.exists():
-            binaries.say("making a node image; once, up to 8 minutes on two cores beyond what Kubernetes takes")
+            binaries.say(f"making a node image; once, up to {MINUTES} minutes on two cores beside its programs")
             start = time.monotonic()
             root = provide_root()
             with tempfile.TemporaryDirectory(dir=folder()) as temporary:

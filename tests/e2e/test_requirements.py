@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from e2e.cluster import __main__, binaries, engines, product_images, requirements
+from e2e.cluster import __main__, binaries, engines, node_image, product_images, requirements
 from tests.e2e import fakes
 
 pytestmark = pytest.mark.usefixtures("kind_cache")
@@ -71,10 +71,12 @@ def test_the_command_tells_a_reason_on_each_line_with_a_status_and_the_packages_
 def test_the_cost_names_what_is_not_built_yet_and_the_sum_of_its_minutes() -> None:
     said = requirements.cost()
     assert "kubernetes, kubeadm, coredns" in said
-    whole = sum(binaries.PROGRAMS[name].minutes for name in requirements.FIRST)
+    whole = node_image.MINUTES + sum(binaries.PROGRAMS[name].minutes for name in requirements.FIRST)
     assert f"up to {whole:.0f} minutes" in said
     binaries.path_of(binaries.KUBERNETES).touch()
     assert "kubernetes" not in requirements.cost()
     for name in requirements.FIRST:
         binaries.path_of(name).touch()
+    assert "for nodes" in requirements.cost()
+    node_image.archive().touch()
     assert requirements.cost() == ""
