@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tests import cycles
 from tests.server.grpc.any_calls import PATH, framed, opened
 from tests.server.grpc.peer import Peer
-from tests.server.grpc.site import INFER, Site, until
+from tests.server.grpc.site import INFER, Site, turns, until
 from tests.server.grpc.test_infer_calls_on_sockets import asking
 
 MESSAGE = bytes(1_000_000)
@@ -111,12 +111,14 @@ INFERENCES = {
 @pytest.mark.both_loops
 @pytest.mark.parametrize("end", INFERENCES)
 async def test_a_call_of_model_infer_leaves_nothing(site: Site, end: str) -> None:
-    site.fake.seconds = 0.2 if end.startswith(("late", "left")) else 0
+    if end.startswith(("late", "left")):
+        site.fake.gate.clear()
     if end != "left before the model is known":
         await infer(site, end)
     with cycles.counted() as found:
         await asyncio.gather(*[infer(site, end) for _ in range(3)])
-        await asyncio.sleep(0.3)
+        site.fake.gate.set()
+        await until(lambda: not site.fake.busy)
     assert found == []
 
 
@@ -125,8 +127,12 @@ async def infer(site: Site, end: str) -> None:
     handler.data(framed(INFERENCES[end]))
     if end != "left in the middle":
         handler.end()
+    if end in ("left", "left, to travel alone"):
+        await site.fake.at_work(1)
+    elif end == "left in the middle":
+        await turns()
     if end.startswith("left"):
-        await asyncio.sleep(0 if "before" in end else 0.05)
+        await asyncio.sleep(0)
         handler.cancelled()
     else:
         await stream.end()
