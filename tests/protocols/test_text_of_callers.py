@@ -22,6 +22,7 @@ from carpool_sidecar.protocols.v2_http import codec as v2_codec
 NESTED = b"[%b]" % b",".join([b"[%b]" % b",".join([b"1.5"] * 5000)] * 30)  # 600 kB
 ACCENTED = "\u00e9".encode() * 30_000
 TEXTS = b"[%b]" % b",".join([b'"%b"' % (b"word " * 100)] * 2500)  # 1.2 MB
+LONG_TEXT = b'["%b"]' % (b"word " * 250_000)  # as long, and scanned in a moment
 
 
 def v2() -> v2_codec.Codec:
@@ -40,8 +41,8 @@ def small(text: bytes = b"", after: bytes = b"") -> bytes:
     return infer(text, after, b"[1]", b"[1,1]")
 
 
-def embed(model: bytes) -> bytes:
-    return b'{"model":"%b","input":%b}' % (model, TEXTS)
+def embed(model: bytes, texts: bytes = TEXTS) -> bytes:
+    return b'{"model":"%b","input":%b}' % (model, texts)
 
 
 def rpc(ident: str = "", parameter: str = "", rows: int = 1) -> bytes:
@@ -131,7 +132,7 @@ def test_a_large_body_takes_as_much_memory_whatever_is_around_its_rows(
         (v2, lambda text: infer(b'"id":"%b",' % text[:1000]), 50, 100_000),
         (v2, lambda text: infer(b'"parameters":{"p":"%b"},' % text), 100, 14_000_000),
         (v2, lambda text: small(b'"parameters":{"p":"%b"},' % (text[:6] + ACCENTED)), 100, 14_000_000),
-        (lambda: listed("openai-embeddings"), embed, 50, 2_000_000),
+        (lambda: listed("openai-embeddings"), lambda text: embed(text, LONG_TEXT), 50, 2_000_000),
         (lambda: listed("mlflow"), lambda text: b'{"instances":[{"%b":1}]}' % text, 50, 100_000),
     ],
     ids=["id", "short id", "parameter", "parameter in UTF-8", "model", "names in rows"],
