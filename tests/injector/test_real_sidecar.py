@@ -48,14 +48,27 @@ def app_port() -> Iterator[int]:
         yield port
 
 
+def _injected(situation: str, *, native: bool = True) -> model.Outcome:
+    able = model.Capabilities(native, native)
+    outcome = injection.inject(SITUATIONS[situation], config.Config(), model.Namespace("models"), able)
+    assert outcome.plan is not None
+    return outcome
+
+
 @pytest.mark.parametrize("situation", SITUATIONS)
-@pytest.mark.parametrize("native", [True, False], ids=["native", "classic"])
-def test_the_injected_command_serves_predictions_and_ends_cleanly(
-    situation: str, native: bool, app_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcome = injection.inject(
-        SITUATIONS[situation], config.Config(), model.Namespace("models"), model.Capabilities(native, native)
+def test_an_ordinary_container_runs_what_a_native_sidecar_does(situation: str) -> None:
+    """So what is run for real below holds for both."""
+    native, ordinary = (
+        pods.container(_injected(situation, native=kind).pod, model.CONTAINER) for kind in (True, False)
     )
+    assert native == {**ordinary, "restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_injected_command_serves_predictions_and_ends_cleanly(
+    situation: str, app_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = _injected(situation)
     assert outcome.plan is not None
     port, admin_port, *rpc = loopback.free_ports(4)
     numbers = {outcome.plan.listen_port: port, outcome.plan.admin_port: admin_port, outcome.plan.app_port: app_port}
