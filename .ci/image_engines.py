@@ -1,4 +1,7 @@
-"""The engine that builds images: docker or buildah, whichever is installed, behind one interface for `make images`."""
+"""The engine that builds images: docker or buildah, whichever is installed, behind one interface for `make images`.
+
+They build; this only says the same to both in their words. No package index has a tool that makes images of Dockerfiles.
+"""
 
 from __future__ import annotations
 

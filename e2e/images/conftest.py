@@ -7,7 +7,6 @@ architecture, and runs their programs under emulation.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shlex
 import shutil
@@ -15,11 +14,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from e2e.images import container
+from e2e.images import archives, container
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = ROOT / ".ci"
@@ -27,16 +25,6 @@ SCRIPTS = ROOT / ".ci"
 NOT_HERE = 2
 
 Start = Callable[..., container.Container]
-
-
-def script(name: str) -> ModuleType:
-    """One of the modules that `make images` is made of."""
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def make_images(*options: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +42,7 @@ def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The three images by name, unpacked. Skips where they cannot be built, or containers not be started."""
     if os.geteuid() != 0 or shutil.which("runc") is None:
         pytest.skip("no images to test: their containers are started with runc, by root")
-    archives, uncaptured = script("image_archives"), request.config.pluginmanager.getplugin("capturemanager")
+    uncaptured = request.config.pluginmanager.getplugin("capturemanager")
     folder = tmp_path_factory.mktemp("images")
     with uncaptured.global_and_fixture_disabled():
         print("images: building them; the first time takes some minutes", file=sys.stderr, flush=True)

@@ -205,3 +205,28 @@ def test_another_architecture_takes_no_base_that_is_here_for_this_one(images: Mo
     engine = Engine(script("image_engines"), {public}, {public})
     assert images.choose_base(engine, wanted(arch="arm64")) == public
     assert engine.here == {public: "arm64"}
+
+
+SAVING = """
+case "$*" in
+  build*) if [ -e {first} ]; then echo {second} > {now}; else echo a > {now}; touch {first}; fi ;;
+  inspect*) printf '{{"FromImageID": "0123456789abcdef", "OCIv1":'
+    printf '{{"architecture": "amd64", "rootfs": {{"diff_ids": ["sha256:%s"]}}}}}}' "$(cat {now})" ;;
+  "images --all"*) echo '[]' ;;
+  images*) echo '[{{"size": "1 MB"}}]' ;;
+  push*) file=${{4#docker-archive:}}; : > "${{file%%:*}}" ;;
+  *) exit 1 ;;
+esac"""
+
+
+@pytest.mark.usefixtures("logs")
+@pytest.mark.parametrize("second", ["a", "b"], ids=["the same", "another"])
+def test_an_image_is_built_twice_and_both_are_kept_where_they_differ(
+    images: ModuleType, program: Program, tmp_path: Path, second: str
+) -> None:
+    program("git", "exit 1")
+    program("buildah", SAVING.format(first=tmp_path / "first", now=tmp_path / "now", second=second))
+    builder = images.Builder(images.image_engines.Buildah(), "base:1", "none", images.arguments([]), tmp_path)
+    found = builder.check("injector")
+    assert [path.name for path in found] == ([] if second == "a" else ["injector-1.tar", "injector-2.tar"])
+    assert sorted(path.name for path in images.LOGS.glob("*.tar")) == [path.name for path in found]
