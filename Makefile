@@ -217,7 +217,8 @@ lock: $(py) $(own_uv) ## upkeep: pin all requirements again (UPGRADE=1: to newer
 	@for name in embedder kserve; do $(compile) e2e/lists/requirements/$$name.in -c predictor/requirements.txt \
 	  -o e2e/lists/requirements/$$name.txt; done
 	@$(compile) --no-deps e2e/lists/requirements/vllm.in -o e2e/lists/requirements/vllm.txt
-	@for file in benchmarks/scenes/requirements/*.in; do $(filter-out --generate-hashes,$(compile)) $$file -o $${file%.in}.txt; done
+	@for file in benchmarks/scenes/requirements/*.in; do name=$${file%.in}; \
+	  $(filter-out --generate-hashes,$(compile)) $$file $$([ ! -e $$name.override ] || echo --override $$name.override) -o $$name.txt; done
 
 .PHONY: clean
 clean: ## upkeep: remove the virtual environment, caches and results

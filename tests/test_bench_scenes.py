@@ -221,7 +221,7 @@ class TestTables:
         measured(stage.WITHOUT, 50), measured(stage.OWN, 100), measured(stage.WITH, 200),
     )  # fmt: skip
 
-    def test_a_gain_is_that_of_rounds_beside_each_other(self) -> None:
+    def test_a_gain_is_that_of_the_medians_in_the_table(self) -> None:
         rounds = played(*self.ROUNDS)[FIRST.name]["outcome"]["rounds"]
         ours = tables.figures(rounds, stage.WITH)
         assert ours is not None
@@ -335,7 +335,7 @@ class TestPlaying:
 
     def test_a_path_that_nobody_answers_is_told(self, installed: scene.Scene) -> None:
         wrong = dataclasses.replace(installed, question=questions.v1("/nowhere"))
-        with pytest.raises(stage.SceneFailed, match="96 x status 404"):
+        with pytest.raises(stage.SceneFailed, match="64 x status 404"):
             stage.play(wrong, self.PLAN, lambda text: None)
 
     def test_a_model_that_cannot_be_made_is_told_with_its_words(self, installed: scene.Scene) -> None:

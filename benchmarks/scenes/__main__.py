@@ -19,6 +19,7 @@ from rich.markup import escape
 
 import carpool_sidecar
 from benchmarks import command_line, machine, processes
+from benchmarks.peers import tables as peer_tables
 from benchmarks.scenes import catalogue, chart, scene, stage, tables
 from benchmarks.sim import tables as plain
 
@@ -82,7 +83,7 @@ def _one(each: scene.Scene, plan: stage.Plan, console: Console) -> stage.Outcome
     try:
         return stage.play(each, plan, say)
     except stage.SceneFailed as error:
-        problem, advice, log = str(error), error.advice, ""
+        problem, advice, log = str(error), error.advice, error.log
     except processes.ChildFailed as error:
         problem, log = str(error), error.log
         advice = f"read the output above; after `rm -r {stage.cache() / each.key}` it is installed anew"
@@ -121,7 +122,7 @@ def _list(console: Console, names: Sequence[str]) -> None:
         needs = [f"{each.disk_mb / 1000:.1f} GB", f"{each.memory_mb / 1000:.1f} GB", f"{minutes(each):.0f} min"]
         rows.append([each.name, each.server, each.model, packages, *needs, state])
     header = ["scene", "server", "model", "package", "disk", "memory", "takes", "here"]
-    console.print(plain.terminal(plain.Table("Scenes", header, rows)))
+    console.print(peer_tables.terminal(plain.Table("Scenes", header, rows)))
     for absent in catalogue.MISSING:
         console.print(f"no scene: {escape(absent.server)}: {escape(absent.why)}", soft_wrap=True)
 
@@ -139,7 +140,7 @@ def _show(options: argparse.Namespace, console: Console, file: pathlib.Path, nam
     if options.markdown:
         console.print(tables.page(played, chosen), soft_wrap=True, markup=False)
     elif found.rows:
-        console.print(plain.terminal(found))
+        console.print(peer_tables.terminal(found))
         for line in tables.verdicts(played, chosen):
             console.print(line.replace("**", ""), soft_wrap=True, markup=False)
     if options.page:

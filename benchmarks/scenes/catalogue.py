@@ -179,9 +179,10 @@ SCENES: tuple[scene.Scene, ...] = (
         model="all-MiniLM-L6-v2",
         environment="vllm",
         make="{python} {servers}/sentences.py {folder}/model",
-        # Without compiling: that takes minutes here, and is no part of what a batch buys.
-        command="{bin}/vllm serve {folder}/model --served-model-name minilm --runner pooling --host 127.0.0.1"
-        " --port {port} --dtype float32 --enforce-eager",
+        # Without compiling: that takes minutes here, and is no part of what a batch buys. The module and not `vllm
+        # serve`, which asks for the version of a package by another name.
+        command="{python} -m vllm.entrypoints.openai.api_server --model {folder}/model --served-model-name minilm"
+        " --runner pooling --host 127.0.0.1 --port {port} --dtype float32 --enforce-eager",
         ready="/health",
         env={"DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
         question=questions.openai_embeddings("/v1/embeddings", "minilm"),

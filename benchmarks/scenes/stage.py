@@ -29,11 +29,12 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}  # else each start would compile torc
 
 
 class SceneFailed(Exception):
-    """A scene cannot go on: what is wrong, and the next step."""
+    """A scene cannot go on: what is wrong, and the next step. `log` is the end of what the server printed."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(problem)
         self.advice = advice
+        self.log = ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,11 @@ def play(each: scene.Scene, plan: Plan, say: Say) -> Outcome:
             with processes.running("sidecar", sidecar) as batcher:
                 batcher.wait_until_ready(processes.ready_url(admin_port), READY_SECONDS)
                 pids = [os.getpid(), server.pid, batcher.pid]
-                outcome.rounds = _rounds(each, plan, _Ports(port, sidecar_port, admin_port, pids), say)
+                try:
+                    outcome.rounds = _rounds(each, plan, _Ports(port, sidecar_port, admin_port, pids), say)
+                except SceneFailed as error:
+                    error.log = server.log_tail()
+                    raise
     return outcome
 
 
@@ -160,6 +165,8 @@ def variables(each: scene.Scene, place: scene.Place) -> dict[str, str]:
         "PATH": f"{place.programs}:{os.environ.get('PATH', '/usr/bin:/bin')}",
         "HOME": str(place.folder),
         "HF_HUB_OFFLINE": "1",
+        # Threads that wait for work sleep. Else they turn in circles, on cores that sidecar and callers need as well.
+        "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": str(scene.SERVERS),
         **{name: place.fill(value) for name, value in each.env.items()},
     }

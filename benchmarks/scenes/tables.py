@@ -62,23 +62,20 @@ class Figures:
 
 
 def figures(rounds: Sequence[dict[str, Any]], way: str) -> Figures | None:
-    """Those of a way; None if it was not measured. The gain is the median of what each round gained beside its own
-    round without: rounds that were disturbed together do not count twice."""
+    """Those of a way; None if it was not measured."""
     mine = [each for each in rounds if each["way"] == way]
     if not mine:
         return None
-    bases = [each for each in rounds if each["way"] == stage.WITHOUT]
-    pairs = list(zip(mine, bases, strict=False))
-    gains = [each["rate"] / base["rate"] for each, base in pairs if base["rate"]]
-    saved = [base["work"] / each["work"] for each, base in pairs if each["work"]]
+    rate, p50, p99, work = (statistics.median(each[name] for each in mine) for name in ("rate", "p50", "p99", "work"))
+    alone = [each for each in rounds if each["way"] == stage.WITHOUT]
     batches = [each["mean_batch"] for each in mine if each["mean_batch"] is not None]
     return Figures(
-        rate=statistics.median(each["rate"] for each in mine),
-        p50=statistics.median(each["p50"] for each in mine),
-        p99=statistics.median(each["p99"] for each in mine),
-        work=statistics.median(each["work"] for each in mine),
-        gain=statistics.median(gains) if gains else 0.0,
-        saved=statistics.median(saved) if saved else 0.0,
+        rate=rate,
+        p50=p50,
+        p99=p99,
+        work=work,
+        gain=rate / statistics.median(each["rate"] for each in alone),
+        saved=statistics.median(each["work"] for each in alone) / work,
         mean_batch=statistics.median(batches) if batches else None,
         wrong=sum(each["wrong"] for each in mine),
         failed=sum(sum(each["errors"].values()) for each in mine),
