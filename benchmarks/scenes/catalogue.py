@@ -135,7 +135,9 @@ SCENES: tuple[scene.Scene, ...] = (
         make="{python} {servers}/triton_models.py {folder}/models {packages}/pytriton/tritonserver",
         command="{packages}/pytriton/tritonserver/bin/tritonserver --model-repository={folder}/models"
         " --backend-directory={packages}/pytriton/tritonserver/backends --http-address=127.0.0.1 --http-port={port}"
-        " --allow-grpc=false --allow-metrics=false",
+        # The import of torch takes its stubs longer than they are given.
+        " --allow-grpc=false --allow-metrics=false --backend-config=python,stub-timeout-seconds=300"
+        " --model-load-thread-count=1",
         ready="/v2/health/ready",
         env={"LD_LIBRARY_PATH": triton.interpreter(environments.default_cache())["LD_LIBRARY_PATH"]},
         question=questions.v2_texts("/v2/models/plain/infer", 2),
