@@ -236,7 +236,7 @@ class TestTables:
         ("rate", "wrong", "words"),
         [
             (400, 0, "4.0 times as many answers"),
-            (104, 0, "changes nothing"),
+            (104, 0, "changes next to nothing"),
             (50, 0, "does not pay"),
             (400, 3, "3 answers"),
         ],

@@ -1,4 +1,7 @@
-"""What each server gains, as one picture: a bar for its own batching and one for the sidecar, beside neither."""
+"""What each server gains, as one picture: a bar for its own batching and one for the sidecar, beside neither.
+
+It shows work and not throughput, which programs beside the scene disturb more.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def draw(played: tables.Played, scenes: Sequence[scene.Scene], file: pathlib.Pat
         plot.axvline(1, color="black", linewidth=0.8)
         plot.set_yticks(range(len(shown)), [f"{each.server}\n{each.model}" for each in shown], fontsize=7)
         plot.margins(x=0.12)
-        plot.set_title("Answers a second, times those without", loc="left", fontsize=9)
+        plot.set_title("Rows for the same processor time, times those without", loc="left", fontsize=9)
         plot.spines[["top", "right"]].set_visible(False)
         plot.legend(frameon=False, loc="lower right")
         picture.tight_layout()
@@ -52,4 +55,4 @@ def draw(played: tables.Played, scenes: Sequence[scene.Scene], file: pathlib.Pat
 def _gains(played: tables.Played, of: scene.Scene) -> dict[str, float]:
     rounds = played[of.name]["outcome"]["rounds"] if of.name in played else []
     found = {way: tables.figures(rounds, way) for way, *_ in BARS}
-    return {way: each.gain for way, each in found.items() if each is not None}
+    return {way: each.saved for way, each in found.items() if each is not None}

@@ -19,7 +19,7 @@ from benchmarks.sim import tables as plain
 
 BEGIN, END = "<!-- figures: made by python -m benchmarks.scenes --from … --page docs/scenes.md -->", "<!-- end -->"
 PAYS = 1.1
-"""The gain from which on the table says that batching pays; what is nearer to 1 is noise of a shared machine."""
+"""From how much less work for a row on the page says that batching pays; what is nearer to 1 is noise."""
 
 Played = dict[str, dict[str, Any]]
 """By a scene's name: its `outcome`, the `facts` of its run, and the `plan` that it was played by."""
@@ -170,19 +170,23 @@ def _verdict(each: scene.Scene, played: dict[str, Any], ours: Figures) -> str:
     own = figures(played["outcome"]["rounds"], stage.OWN)
     if ours.wrong:
         told = f"not to be used as it is: {ours.wrong} answers were not the row's own"
-    elif ours.gain >= PAYS:
-        told = f"the sidecar gives {ours.gain:.1f} times as many answers"
-    elif ours.gain > 1 / PAYS:
-        told = "the sidecar changes nothing"
+    elif ours.saved >= PAYS:
+        told = f"the sidecar gives {_worth(ours)}"
+    elif ours.saved > 1 / PAYS:
+        told = f"the sidecar changes next to nothing: {_worth(ours)}"
     else:
-        told = f"batching does not pay: {ours.gain:.1f} times as many answers with the sidecar"
+        told = f"batching does not pay: {_worth(ours)} with the sidecar"
     if own is not None:
-        told += f", its own batching {own.gain:.1f} times"
+        told += f"; its own batching {own.gain:.1f} and {own.saved:.1f} times"
     if own is not None and own.wrong:
         told += f", of which {own.wrong} were not the row's own"
     if each.always:
         told += f"; {each.always}"
     return told + (f"; {each.remark}." if each.remark else ".")
+
+
+def _worth(found: Figures) -> str:
+    return f"{found.gain:.1f} times as many answers, and {found.saved:.1f} times as many for the same processor time"
 
 
 def _heading(played: Played, scenes: Sequence[scene.Scene]) -> str:
