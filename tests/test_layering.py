@@ -106,6 +106,7 @@ LAYERS = {
             {
                 "carpool_sidecar.planning",
                 "carpool_sidecar.recording.document",
+                "carpool_sidecar.protocols.lists.rules",
                 "carpool.program.settings",
                 "carpool.scheduling.own_time",
             },

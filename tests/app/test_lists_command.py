@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,17 @@ def test_it_says_that_an_answer_does_not_have_the_rows(files, capsys):
 def test_arguments_that_are_wrong_end_with_one_line_and_status_2(files, capsys, argv, words):
     assert run(*argv) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_rerank_request_is_shown_as_the_pairs_that_it_becomes(tmp_path, capsys):
+    for name, query in (("one", "q"), ("two", "r")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"query": query, "texts": ["a"]}))
+    (tmp_path / "answer.json").write_text('[[{"score": 0.5}], [{"score": 0.25}]]')
+    files = [str(tmp_path / f"{name}.json") for name in ("one", "two", "answer")]
+    words = ["tei-rerank", "--path", "/rerank", "--rerank-to", "tei-predict", "--request", *files[:2]]
+    assert run(*words, "--answer", files[2]) == 0
+    shown = capsys.readouterr().out
+    assert '  POST /predict\n  {"inputs":[["q","a"],["r","a"]]}\n' in shown
+    assert f'  {files[1]} gets [{{"index":0,"score":0.25}}]\n' in shown
+    assert run(*words[:4], "v2", *words[5:]) == 2
+    assert "calls of v2 depend on the model's metadata" in capsys.readouterr().err

@@ -11,6 +11,8 @@ import pytest
 
 from carpool_sidecar.app import cli
 from carpool_sidecar.planning import command, planner
+from carpool_sidecar.recording import document
+from tests.planning import recordings
 
 QUICK = planner.Effort(short=5_000, long=20_000)
 ASK = ["plan", "--rate", "3000", "--slo", "100", "--service", "10+0.1n"]
@@ -48,6 +50,34 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["chosen"]["in_time"] >= 0.95 > answer["fewer"]["in_time"]
     assert 10 < answer["chosen"]["p50_ms"] < answer["chosen"]["p99_ms"] < 100
     assert answer["simulated_requests"] > 30_000
+
+
+@pytest.mark.parametrize(("given", "most"), [("64", 32), ("16", 16)])
+def test_no_call_has_more_than_the_rule_of_the_requests_lets_into_one(
+    given: str, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*ASK[1:], "--json", "--lists", "tei-embed", "--max-batch-size", given], QUICK) == 0
+    assert json.loads(capsys.readouterr().out)["max_batch_size"] == most
+
+
+def test_a_limit_in_bytes_holds_for_recorded_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "arrivals.jsonl"  # each of 100 bytes, from a predictor of 10 ms a call
+    path.write_bytes(recordings.written(recordings.recording(document.Setting(policy="window", max_latency=0.0), 300)))
+    rule = "{own: {path: /e, list: a, answers: b, max_characters: 250}}"
+    ask = ["--from", str(path), "--slo", "100", "--rate", "600", "--json"]
+    pods = []
+    for more in ([], ["--lists", rule]):
+        assert command.main([*ask, *more], QUICK) == 0
+        pods.append(json.loads(capsys.readouterr().out)["pods"])
+    assert pods[0] < pods[1]
+
+
+def test_a_limit_in_bytes_needs_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    rule = "{own: {path: /e, list: a, answers: b, max_tokens: 5, characters_a_token: 4}}"
+    code, _, err = run([*ASK, "--lists", rule], capsys)
+    assert code == 2
+    assert "limits in bytes, characters or tokens need --from" in err
+    assert "--lists: 'nothing' is no built-in rule" in run([*ASK, "--lists", "nothing"], capsys)[2]
 
 
 def test_the_sidecars_own_time_counts_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         if base != base.origin() / "":
             raise ValueError(f"--url is {base.origin()} alone: the path of requests to measure goes into --path")
         chosen.header = measuring.headers(chosen.header)
-        found = asyncio.run(_examine(base.origin(), chosen, measuring.rules_of(chosen.lists)))
+        found = asyncio.run(_examine(base.origin(), chosen, rules.named(chosen.lists)))
     except ValueError as error:
         settings.fail(PROG, str(error))
     except errors.UpstreamError as error:

@@ -18,6 +18,8 @@ from carpool_sidecar import errors
 from carpool_sidecar.planning import arguments
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import codec, room, rules
+from carpool_sidecar.protocols.pairs import codec as pairs
+from carpool_sidecar.protocols.pairs import destinations, dialects
 
 PROG = "carpool-sidecar lists"
 
@@ -51,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     chosen = parser.parse_args(argv)
     try:
-        found = rules.load(_names(chosen.rules)) if chosen.rules else tuple(rules.built_in().values())
+        found = rules.named(chosen.rules) if chosen.rules else tuple(rules.built_in().values())
     except ValueError as error:
         settings.fail(PROG, str(error))
     if chosen.path is None:
@@ -61,11 +63,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if not chosen.request:
         parser.error("--path needs --request FILE, whose rows are looked for")
-    return _try(found, chosen.path, chosen.request, chosen.answer)
-
-
-def _names(given: Sequence[str]) -> list[str]:
-    return [name for each in given for name in ([each] if rules.is_text(each) else each.split(",")) if name]
+    return _try(found, chosen.path, chosen.request, chosen.answer, chosen.rerank_to)
 
 
 def _table(found: Sequence[rules.Rule]) -> str:
@@ -84,7 +82,13 @@ def _table(found: Sequence[rules.Rule]) -> str:
 # --- trying rules -----------------------------------------------------------------------------------------------
 
 
-def _try(found: Sequence[rules.Rule], path: str, names: Sequence[str], answer: str | None) -> int:
+def _try(
+    found: Sequence[rules.Rule],
+    path: str,
+    names: Sequence[str],
+    answer: str | None,
+    to: destinations.Destination | None,
+) -> int:
     try:
         matching = codec.rules_for(path.partition("?")[0], found)
     except errors.Unbatchable as verdict:
@@ -93,7 +97,10 @@ def _try(found: Sequence[rules.Rule], path: str, names: Sequence[str], answer: s
     if not matching:
         paths = ", ".join(each for rule in found for each in rule.paths)
         settings.fail(PROG, f"no rule is for the path {path}; there are rules for {paths}")
-    by = codec.Codec(matching, clock=lambda: 0.0)
+    queries = dialects.with_query(matching)
+    by: interface.Codec = codec.Codec(matching, clock=lambda: 0.0)
+    if to is not None and queries:
+        by = pairs.Codec(queries, to)
     requests = [_read(by, name) for name in names]
     groups: dict[Hashable, list[_Request]] = {}
     for request in requests:
@@ -132,7 +139,7 @@ def _show(by: interface.Codec, path: str, title: str, members: Sequence[_Request
     if taken:
         several = "" if taken <= 1 else ": it becomes several calls"
         sys.stdout.write(f"  {taken:.1%} of what the limits of its rule let into one call{several}\n")
-    sys.stdout.write(f"  POST {path}\n  {_shown(b''.join(call.body))}\n")
+    sys.stdout.write(f"  POST {call.target}\n  {_shown(b''.join(call.body))}\n")
     if answer is None:
         return True
     try:
@@ -177,4 +184,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--path", metavar="PATH", help="path that the requests go to")
     add("--request", nargs="+", default=[], metavar="FILE", help="bodies of requests; - is standard input")
     add("--answer", metavar="FILE", help="body of the server's answer to the call that they become")
+    words = "where rerank requests go as pairs, as the setting says it: tei-predict, vllm-score, v1 or v1:MODEL"
+    add("--rerank-to", metavar="WHERE", type=_destination, help=words)
     return parser
+
+
+def _destination(text: str) -> destinations.Destination:
+    try:
+        found = destinations.Destination.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if found.kind == destinations.V2:
+        raise argparse.ArgumentTypeError("calls of v2 depend on the model's metadata, and are not shown here")
+    return found

@@ -76,11 +76,6 @@ def codec_for(path: str, chosen: Sequence[rules.Rule]) -> interface.Codec:
     raise ValueError(f"{path} is neither a path of v1 or v2 nor one of a rule of --lists")
 
 
-def rules_of(lists: Sequence[str]) -> tuple[rules.Rule, ...]:
-    """The rules that words of a command line name, each as in --lists; raises `ValueError`."""
-    return rules.load([name for each in lists for name in ([each] if rules.is_text(each) else each.split(","))])
-
-
 def payload(codec: interface.Codec, name: str, body: bytes) -> interface.Payload:
     """The request that a body is; raises `ValueError` that names it, and says why it cannot be batched."""
     try:

@@ -17,6 +17,7 @@ from carpool.program import settings
 from carpool_sidecar.app import measuring
 from carpool_sidecar.planning import arguments, probing
 from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols.lists import rules
 
 PROG = "carpool-sidecar probe"
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = _parser().parse_args(argv)
     try:
         url = measuring.address(chosen.url)
-        codec = measuring.codec_for(url.raw_path, measuring.rules_of(chosen.lists))
+        codec = measuring.codec_for(url.raw_path, rules.named(chosen.lists))
         payloads = [measuring.payload(codec, name, body) for name, body in chosen.body]
         caller = measuring.Caller(url, codec, measuring.headers(chosen.header), chosen.timeout)
         largest = measuring.fitting(codec, payloads, chosen.largest, arguments.say)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,11 +35,13 @@ def main(argv: Sequence[str], effort: planner.Effort = planner.DEFAULT) -> int:
     chosen = _parser().parse_args(argv)
     predictor, words, own = _predictor(chosen)
     arrivals = None if chosen.recording is None else recorded.arrivals([block for _, block in chosen.recording.blocks])
+    most_rows, most_bytes = _limits(chosen)
     question = planner.Question(
         rate=chosen.rate or (arrivals.rate if arrivals else 0.0),
         slo=chosen.slo / 1000,
         predictor=predictor,
-        max_batch_size=chosen.max_batch_size or _size(chosen.recording),
+        max_batch_size=most_rows,
+        max_batch_bytes=most_bytes,
         share=chosen.share,
         balancer=planner.Balancing(chosen.balancer),
         recorded=arrivals,
@@ -66,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--from", dest="recording", metavar="FILE", type=arguments.recording, help=_FROM)
     add("--share", default=0.99, metavar="X", type=number(0.5, 0.999), help="of requests in time (%(default)s)")
     add("--max-batch-size", metavar="N", type=whole(1, 10_000), help="instances (32, or as recorded)")
+    add("--lists", nargs="+", default=[], metavar="RULES", help=_LISTS)
     add("--overhead", metavar="MS", type=number(0, 60_000), help=_OVERHEAD)
     add("--own-time", metavar="TIME", type=_own_time, help=_OWN_TIME)
     add("--noise", metavar="X", type=number(0, 2), help=_NOISE)
@@ -76,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _FROM = "recorded arrivals in place of Poisson (--record, /arrivals); their rate and predictor where no other is given"
+_LISTS = "rules that the requests are by, whose limits hold; those in bytes, characters and tokens need --from"
 _OVERHEAD = "milliseconds around a batch that another may overlap: network, JSON (1)"
 _OWN_TIME = "milliseconds of its core that the sidecar takes for a batch of n requests: 0.1+0.02n (as recorded, or 0)"
 _NOISE = "coefficient of variation of the service time, lognormal (0.05)"
@@ -122,8 +127,24 @@ def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str
     return predictor, words, own if chosen.own_time is None else chosen.own_time
 
 
-def _size(recording: document.Recording | None) -> int:
-    return 32 if recording is None else recording.head.settings.max_batch_size
+def _limits(chosen: argparse.Namespace) -> tuple[int, float]:
+    """Instances and bytes of a call, at most: as said or recorded, and by the rules of the requests."""
+    recording: document.Recording | None = chosen.recording
+    recorded_bytes = 0 if recording is None else recording.head.settings.max_batch_bytes
+    size = chosen.max_batch_size or (32 if recording is None else recording.head.settings.max_batch_size)
+    if not chosen.lists:
+        return size, recorded_bytes or math.inf
+    from carpool_sidecar.protocols.lists import rules  # which takes long to load
+
+    try:
+        found = rules.named(chosen.lists)
+    except ValueError as error:
+        settings.fail(PROG, f"--lists: {error}")
+    by_rule = [rule.max_batch_size for rule in found if rule.max_batch_size is not None]
+    most_bytes = min([recorded_bytes or math.inf, *[rule.most_bytes for rule in found]])
+    if recording is None and most_bytes < math.inf:
+        settings.fail(PROG, "--lists: limits in bytes, characters or tokens need --from, which tells of bytes")
+    return min([size, *by_rule]), most_bytes
 
 
 def _progress() -> planner.Progress:

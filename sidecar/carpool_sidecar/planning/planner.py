@@ -51,13 +51,15 @@ class Question:
     """`rate` requests a second; `share` of them are to be answered within `slo` seconds.
 
     They have one instance each and come as a Poisson stream, or else are like those `recorded`, thinned out or laid
-    over each other until there are so many. `own` is what a pod's sidecar takes itself.
+    over each other until there are so many. `own` is what a pod's sidecar takes itself. A call has at most so many
+    instances, and bytes of them, which are known of recorded requests alone.
     """
 
     rate: float
     slo: float
     predictor: service_times.Predictor
     max_batch_size: int = 32
+    max_batch_bytes: float = math.inf
     share: float = 0.99
     balancer: Balancing = Balancing.RANDOM
     recorded: recorded.Arrivals | None = None
@@ -147,6 +149,8 @@ def make_scheduler(question: Question) -> engine.MakeScheduler:
         ids = itertools.count()
         bounds = limits.Limits(
             max_batch_size=question.max_batch_size,
+            max_batch_bytes=question.max_batch_bytes,
+            row_sizes=traffic.row_sizes,
             max_latency=_MAX_LATENCY,
             slo=question.slo,
             max_in_flight=max(_MAX_IN_FLIGHT, question.predictor.workers + 1),

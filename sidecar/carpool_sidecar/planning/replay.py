@@ -224,16 +224,12 @@ def scheduler_limits(setting: document.Setting) -> limits.Limits:
         max_queue_bytes=setting.max_queue_bytes,
         max_batch_bytes=setting.max_batch_bytes or math.inf,
         max_batch_cost=setting.max_batch_cost if has_cost else math.inf,
-        row_sizes=_row_sizes,
-        row_costs=_row_sizes if has_cost else None,
+        row_sizes=traffic.row_sizes,
+        row_costs=traffic.row_sizes if has_cost else None,
         allowed_sizes=allowed,
         small_batch_threshold=setting.small_batch_threshold,
         priority_ageing=setting.priority_ageing / 1000,
     )
-
-
-def _row_sizes(kind: traffic.RequestKind, start: int, stop: int) -> Sequence[int]:
-    return [max(1, kind.size // kind.rows)] * (stop - start)
 
 
 def _watch(

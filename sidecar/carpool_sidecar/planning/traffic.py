@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -22,6 +22,11 @@ class RequestKind(NamedTuple):
 
 
 ONE = RequestKind()
+
+
+def row_sizes(kind: RequestKind, start: int, stop: int) -> Sequence[int]:
+    """Bytes of so many instances of a request, taken to be equal parts of its own."""
+    return [max(1, kind.size // kind.rows)] * (stop - start)
 
 
 class Workload(Protocol):

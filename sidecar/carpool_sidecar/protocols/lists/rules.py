@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -176,6 +177,12 @@ class Rule(pydantic.BaseModel):
         """Whether it says how much a call may have beside the number of its rows."""
         return any(bound is not None for bound in (self.max_bytes, self.max_characters, self.max_tokens))
 
+    @property
+    def most_bytes(self) -> float:
+        """Bytes of rows that a call may have by all of its limits, if a character is one byte; else infinity."""
+        tokens = math.inf if self.max_tokens is None else self.max_tokens * (self.characters_a_token or 1)
+        return min(self.max_bytes or math.inf, self.max_characters or math.inf, tokens)
+
     def matches(self, path: str) -> bool:
         """Whether this rule is for requests to a path."""
         return any(_path_pattern(each).fullmatch(path) for each in self.paths)
@@ -201,6 +208,11 @@ def load(chosen: Sequence[str]) -> tuple[Rule, ...]:
                 raise ValueError(f"two rules of --lists have the name {rule.name!r}")
             found[rule.name] = rule
     return tuple(found.values())
+
+
+def named(words: Sequence[str]) -> tuple[Rule, ...]:
+    """The rules that words of a command line name, each of them as in `--lists`; raises as `load` does."""
+    return load([name for each in words for name in ([each] if is_text(each) else each.split(",")) if name])
 
 
 @functools.cache
