@@ -164,6 +164,17 @@ def test_answers_that_are_bare_lists_are_shared_out_alike_the_first_and_the_seco
         assert [share for _, share in shares] == [b"[[%d,0.5]]" % number, b"[[7]]"]
 
 
+def test_a_list_along_the_rows_may_be_left_empty_by_any_answer() -> None:
+    by = codec_of("cohere-embed")
+    for texts in (b'"a","b"', b"", b'"a","b"', b""):
+        answer = b'{"embeddings":{"float":[[1],[2]]},"texts":[%b]}' % texts
+        shares = Batch(by, {"texts": ["a"]}, {"texts": ["b"]}).answered(answer)
+        own = [b'"a"', b'"b"'] if texts else [b"", b""]
+        assert [share for _, share in shares] == [
+            b'{"embeddings":{"float":[[%d]]},"texts":[%b]}' % each for each in zip((1, 2), own, strict=True)
+        ]
+
+
 def test_callers_of_one_batch_may_want_different_forms() -> None:
     chosen = rules.load(["{a: {path: /a, list: t, answers: $, scalar: unwrapped}}"])
     batch = Batch(codec.Codec(chosen, clock=lambda: 0.0), {"t": "x"}, {"t": ["y"]}, {"t": "z"})

@@ -284,8 +284,8 @@ class Outline:
             except msgspec.DecodeError:
                 return None  # it ends so by chance, or is malformed
             brackets[name] = _brackets(body, start, end, rows[name], self.brackets[name])
-        if not rows:
-            return None
+        if not rows or len({len(found) for found in rows.values()}) > 1:
+            return None  # such as a list along the rows that this answer leaves empty
         outline = self if brackets == self.brackets else Outline(self.texts, self.names, brackets)
         return Found(outline, rows, totals)
 
