@@ -156,7 +156,7 @@ LAYERS = {
     ),
     "carpool_sidecar.protocols.tensors_from_pairs": Layer(
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"} | REMEMBERED,
-        PURE | TEXT | {"msgspec", "numpy", "orjson"},
+        PURE | TEXT | {"msgspec", "numpy", "orjson", "sys"},
     ),
     "carpool_sidecar.protocols.pairs": Layer(
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},

@@ -103,6 +103,15 @@ async def test_a_setting_may_name_the_model_for_all() -> None:
         assert told(answer) == stand_ins.ranked("q", "ab")
 
 
+@pytest.mark.parametrize(("limit", "batches"), [("max_batch_size: 3", [2, 3, 3]), ("max_characters: 20", [2, 2, 2, 2])])
+async def test_the_limits_of_ones_own_rule_hold_beside_the_models(limit: str, batches: list[int]) -> None:
+    rule = f"{{own: {{extends: rerank, {limit}}}}}"
+    async with v2_bench.running(upstream="triton-http", lists=rule, rerank_to="v2") as bench:
+        texts = [f"text{number}" for number in range(8)]
+        assert told(await rank(bench, "query", *texts)) == stand_ins.ranked("query", texts)
+        assert sorted(bench.fake.batches) == batches
+
+
 async def test_embeddings_and_rerank_requests_go_together() -> None:
     async with v2_bench.running(upstream="triton-http", lists="openai-embeddings,rerank", rerank_to="v2") as bench:
         texts = ["x" * number for number in range(20)]

@@ -18,7 +18,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, steps, v1
-from carpool_sidecar.protocols.lists import answers, codec, room, rules
+from carpool_sidecar.protocols.lists import answers, codec, rules
 from carpool_sidecar.protocols.pairs import destinations, dialects
 
 _NAMES = ("score", "relevance_score")  # of a score in a row that is an object
@@ -58,14 +58,23 @@ class Payload(interface.Payload):
     __slots__ = ("_documents", "_query", "_room", "path", "rule", "texts")
     are_tokens = False
 
-    def __init__(self, server: Server, rule: rules.Rule, path: str, asked: dialects.Asked, body: bytes) -> None:
+    def __init__(
+        self,
+        server: Server,
+        rule: rules.Rule,
+        path: str,
+        asked: dialects.Asked,
+        taken: Sequence[int],
+        body: bytes,
+    ) -> None:
+        """`taken` is how much of a call each pair takes up."""
         self.body = body
         self.rule = rule
         self.path = path
         self.texts = _frame(server, asked)
         self._query = asked.query
         self._documents = asked.texts
-        self._room: list[int] = []
+        self._room = taken
         self.row_count = len(asked.texts)
         self.key = (path, self.texts)
         self.response_format = asked.form
@@ -83,22 +92,8 @@ class Payload(interface.Payload):
         return [2] * (stop - start)
 
     def row_room(self, start: int, stop: int) -> Sequence[int]:
-        """See `interface.Payload`: by the limits of the rule, of which the query takes its part in each row."""
-        steps.at_once(self.measure())
+        """See `interface.Payload`."""
         return self._room[start:stop]
-
-    def measure(self) -> steps.Steps[None]:
-        """Find what `row_room` tells, if it is not known yet."""
-        if self._room:
-            return
-        count = self.row_count
-        if not self.rule.has_room:
-            self._room = [0] * count
-            return
-        query = sum((yield from room.taken(self.rule, [self._query], len(self._query))))
-        size = sum(map(len, self._documents)) + 4 * count - 1  # with the brackets and commas of each pair
-        found = yield from room.taken(self.rule, self._documents, size)
-        self._room = [query + taken for taken in found]
 
     def cut(self, number: int, start: int, stop: int) -> bytes:
         """Rows of a list, with commas between."""
@@ -144,9 +139,8 @@ class Codec:
             if not model:
                 raise asked.refuse("is missing: it names the model, unless --rerank-to does, as in v1:MODEL", "model")
             path = path.replace("{model}", urllib.parse.quote(model, safe=""))
-        payload = Payload(self._server, self._rules[asked.rule.name], path, asked, body)
-        yield from payload.measure()
-        return payload
+        taken = yield from asked.room()
+        return Payload(self._server, self._rules[asked.rule.name], path, asked, taken, body)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """See `interface.Codec`; `target` is the callers', not the call's."""
@@ -179,12 +173,11 @@ class Codec:
 
 
 def _answered_by(server: rules.Rule, caller: rules.Rule) -> rules.Rule:
-    """The caller's rule by name and limits, where it has some, with the answers of the predictor."""
-    limits = {name: getattr(caller, name) for name in _LIMITS if getattr(caller, name) is not None}
-    return server.model_copy(update={"name": caller.name, **limits})
-
-
-_LIMITS = ("max_batch_size", "max_bytes", "max_characters", "max_tokens", "characters_a_token")
+    """The caller's rule by name, with the answers of the predictor, and the most rows that either says."""
+    most = dialects.most_rows(caller)
+    return server.model_copy(
+        update={"name": caller.name} if most is None else {"name": caller.name, "max_batch_size": most}
+    )
 
 
 def _frame(server: Server, asked: dialects.Asked) -> tuple[bytes, ...]:

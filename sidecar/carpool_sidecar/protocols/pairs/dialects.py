@@ -15,7 +15,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import incremental_scan, interface, json_rows, steps
-from carpool_sidecar.protocols.lists import answers, places, ranking, rules
+from carpool_sidecar.protocols.lists import answers, places, ranking, room, rules
 
 MOST_PAIRS = 64 * 1024 * 1024
 """Bytes that a request may have as pairs: the query stands in each, so that they may be far more than the body."""
@@ -56,6 +56,24 @@ class Asked(NamedTuple):
     def refuse(self, what: str, name: str) -> errors.BadMember:
         """An error that names the rule and the member that is at fault."""
         return _refused(self.rule, what, name)
+
+    def room(self) -> steps.Steps[list[int]]:
+        """How much of one call each pair takes up by the limits of the rule, in parts of `room.WHOLE`.
+
+        The query takes its part in each of them.
+        """
+        count = len(self.texts)
+        if not self.rule.has_room:
+            return [0] * count
+        (query,) = yield from room.taken(self.rule, [self.query], len(self.query))
+        size = sum(map(len, self.texts)) + 4 * count - 1  # with the brackets and commas of each pair
+        found = yield from room.taken(self.rule, self.texts, size)
+        return [query + taken for taken in found]
+
+
+def most_rows(rule: rules.Rule) -> int | None:
+    """Rows of a call that a rule lets through; None for those built in, which speak of their dialects' own servers."""
+    return None if rules.built_in().get(rule.name) == rule else rule.max_batch_size
 
 
 def with_query(chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -52,8 +53,9 @@ class Codec(codec.Codec[signatures.Signature]):
         chosen: Sequence[rules.Rule],
         on_part: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(name, info, transport, on_part)
         self._chosen = tuple(chosen)
+        self.most_rows = min([most for rule in chosen if (most := dialects.most_rows(rule))], default=sys.maxsize)
+        super().__init__(name, info, transport, on_part)
 
     def understand(self, info: models.ModelInfo, has_rows: bool) -> signatures.Signature:
         """Raises `errors.BadMember` if the model cannot score pairs."""
@@ -82,8 +84,9 @@ class Codec(codec.Codec[signatures.Signature]):
             made = (queries, columns.Column(more[0], v2.BYTES, shape, rows, data, bounds))
         else:
             made = (_Beside(first, v2.BYTES, shape, rows, data, bounds, query),)
+        taken = (yield from asked.room()) if asked.rule.has_room else ()
         wanted = () if found.output is None else (found.output,)
-        return codec.Asked(made, wanted, found.before, asked.form, asked.rule.name)
+        return codec.Asked(made, wanted, found.before, asked.form, asked.rule.name, taken)
 
     def write(
         self, tensors: Sequence[models.Tensor], asked: Sequence[str], rows: int | None, shares: codec.Shares

@@ -7,6 +7,7 @@ OpenAI's embeddings in `tensors_from_embeddings`. How tensors travel is a `Trans
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -36,7 +37,8 @@ class Asked(NamedTuple):
     """What a request asks for: its rows by input, and the `outputs` that are its answer, all if none is named.
 
     For a model without a batch dimension the one row goes in a tensor whose first dimensions are `before`. `rule` is
-    the name of the rule by which it was found, empty for v1's.
+    the name of the rule by which it was found, empty for v1's, and `room` how much of a call each row takes up by the
+    limits of that, empty if it has none.
     """
 
     columns: tuple[columns.Column, ...]
@@ -44,6 +46,7 @@ class Asked(NamedTuple):
     before: columns.Shape = ()
     response_format: interface.ResponseFormat | None = None
     rule: str = ""
+    room: Sequence[int] = ()
 
 
 Shares = Sequence[tuple[interface.ResponseFormat | None, int]]
@@ -53,10 +56,10 @@ Shares = Sequence[tuple[interface.ResponseFormat | None, int]]
 class Payload(interface.Payload):
     """One request, decoded: a column for each input that it has. `most` is the codec's `max_batch_size` then."""
 
-    __slots__ = ("before", "columns", "has_rows", "outputs", "rule")
+    __slots__ = ("before", "columns", "has_rows", "outputs", "room", "rule")
 
     def __init__(self, model: models.ModelName, asked: Asked, has_rows: bool, most: int) -> None:
-        self.columns, self.outputs, self.before, self.response_format, self.rule = asked
+        self.columns, self.outputs, self.before, self.response_format, self.rule, self.room = asked
         self.row_count = self.columns[0].rows
         self.has_rows = has_rows
         # The model, which a path need not name, and how many rows go together.
@@ -70,6 +73,10 @@ class Payload(interface.Payload):
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they go to the predictor."""
         return [sum(sizes) for sizes in zip(*(column.sizes(start, stop) for column in self.columns), strict=True)]
+
+    def row_room(self, start: int, stop: int) -> Sequence[int]:
+        """See `interface.Payload`."""
+        return self.room[start:stop] if self.room else super().row_room(start, stop)
 
     def row_lengths(self, start: int, stop: int) -> list[int]:
         """Entries of the lists that rows are, the longest input's; 1 for a value."""
@@ -98,6 +105,8 @@ class Codec(Generic[M]):
         self.info = info
 
     large = 64 * 1024
+    most_rows = sys.maxsize
+    """Rows of a call, whatever the model takes."""
     list_name: ClassVar[bytes]
 
     def understand(self, info: models.ModelInfo, has_rows: bool) -> M:
@@ -126,7 +135,7 @@ class Codec(Generic[M]):
         self._known: M | None = None
         self._has_rows = told.objection() != errors.NotBatched.NO_BATCH_DIMENSION
         # A row for a model without a batch dimension is a call of its own.
-        self.max_batch_size = told.most_rows if self._has_rows else 1
+        self.max_batch_size = min(told.most_rows, self.most_rows) if self._has_rows else 1
 
     @property
     def model(self) -> M:
