@@ -15,6 +15,8 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, json_members, models, steps, tensors_from_v1, v1
 from carpool_sidecar.protocols.lists import codec as lists
 from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.protocols.pairs import codec as pairs
+from carpool_sidecar.protocols.pairs import destinations
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_http import codec as v2_codec
 from carpool_sidecar.protocols.v2_http import tensors as v2_tensors
@@ -43,6 +45,11 @@ def rpc(count: int) -> bytes:
         request.raw_input_contents.append(b"1")
     text: bytes = request.SerializeToString()
     return text
+
+
+def as_pairs() -> Any:
+    destination = destinations.Destination.parse("tei-predict")
+    return pairs.Codec(rules.load(["rerank", "nim-ranking"]), destination)
 
 
 def as_tensors() -> tensors_from_v1.Codec:
@@ -97,6 +104,8 @@ class Effort:
         (lambda: grpc_codec.Codec(models.ModelInfo(), lambda: None), rpc(2000)),
         (as_tensors, b'{"inputs":%b}' % members(MANY)),
         (as_tensors, b'{"inputs":{"x":[1]},%b' % members(MANY)[1:]),
+        (as_pairs, b'{"query":"q","documents":["a"],%b' % members(MANY)[1:]),
+        (as_pairs, b'{"query":%b,"passages":[{"text":"a"}]}' % members(MANY)),
     ],
     ids=[
         "columns",
@@ -108,6 +117,8 @@ class Effort:
         "gRPC",
         "v1 as v2",
         "beside v1 as v2",
+        "beside pairs",
+        "in a query of pairs",
     ],
 )
 def test_very_many_members_are_not_looked_at_one_by_one(made: Callable[[], Any], body: bytes) -> None:

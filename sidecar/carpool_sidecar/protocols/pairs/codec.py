@@ -22,7 +22,7 @@ from carpool_sidecar.protocols.lists import answers, codec, rules
 from carpool_sidecar.protocols.pairs import destinations, dialects
 
 _NAMES = ("score", "relevance_score")  # of a score in a row that is an object
-_ROWS_A_STEP = 1000
+_ROWS_A_STEP = 300
 
 
 class Server(NamedTuple):

@@ -25,7 +25,7 @@ _MODEL = "model"
 _NO_USAGE = {"prompt_tokens": 0, "total_tokens": 0}
 _NOT_SO = (b"false", b"null")
 _NULL = b"null"
-_ROWS_A_STEP = 2000
+_ROWS_A_STEP = 500
 _USAGE = "usage"
 
 

@@ -20,7 +20,7 @@ from carpool_sidecar.protocols.tensors_from_pairs import signatures
 from carpool_sidecar.protocols.tensors_from_v1 import codec, columns, outputs
 
 _TEXTS = msgspec.json.Decoder(list[str])
-_ROWS_A_STEP = 1000
+_ROWS_A_STEP = 500
 
 
 @dataclasses.dataclass(slots=True)
