@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         """As for Go's server, this means the client is gone: the transport closes. But not so in a tunnel."""
         asked = self._exchange
-        if asked is None or not asked.is_tunnel or asked.consumer is None:
+        if asked is None or asked.stage is not exchange.TUNNEL or asked.consumer is None:
             return None
         asked.consumer.caller_finished()
         return True
@@ -452,7 +452,7 @@ class Connection(asyncio.Protocol):
         asked = self._exchange
         if asked is None or asked.is_broken:
             return
-        if self._rest or (asked.reader.is_complete and not asked.is_tunnel):
+        if self._rest or (asked.reader.is_complete and asked.stage is not exchange.TUNNEL):
             if self._rest and self._has_no_room_for_head(asked):
                 # It is refused in its turn. Until then it is read and dropped: so a client that leaves is noticed.
                 self._keep(b"")
@@ -464,13 +464,13 @@ class Connection(asyncio.Protocol):
         try:
             behind = asked.feed(data)
         except messages.Malformed as error:
-            was_answered = asked.is_answered
+            was_answered = asked.is_over
             asked.break_body(str(error))
             if was_answered:  # nobody asked for another
                 self._exchange = None
                 self.part()
             return
-        if asked.is_answered and asked.reader.is_complete:
+        if asked.is_over and asked.reader.is_complete:
             self._exchange = None
             self._resume(behind)
             return
@@ -543,7 +543,7 @@ class Connection(asyncio.Protocol):
         rest = self._rest
         self._keep(b"")
         if self._exchange is not None:
-            self._exchange.is_tunnel = True
+            self._exchange.stage = exchange.TUNNEL
         self._update_reading()
         return rest
 
@@ -585,9 +585,9 @@ class Connection(asyncio.Protocol):
         is_enough = is_held and (len(self._rest) >= _MOST_HELD or not self._requests.memory.has_room(0))
         if is_enough and asked is not None and self._has_no_room_for_head(asked):
             is_enough = False
-        if asked is None or asked.is_answered:
+        if asked is None or asked.is_over:
             wanted = not (is_enough or self._answers.is_full)
-        elif asked.is_tunnel:
+        elif asked.stage is exchange.TUNNEL:
             wanted = asked.wants_more
         else:
             wanted = asked.wants_more and (not self._rest or asked.reader.is_complete) and not is_enough
@@ -602,7 +602,7 @@ class Connection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         asked = self._exchange
-        if asked is not None and not asked.is_answered:
+        if asked is not None and not asked.is_over:
             if not self._answers.is_full:  # whoever takes nothing is found by its socket
                 asked.expire(now, self._answers.touched, self._requests.rules.bodies.read_timeout)
         elif self._answers.is_full or self._is_over:
@@ -643,7 +643,7 @@ class Connection(asyncio.Protocol):
     def shut(self) -> None:
         """End the connection, behind an answer that has begun; one that the client does not read is cut off."""
         asked = self._exchange
-        if asked is not None and not asked.is_answered:
+        if asked is not None and not asked.is_over:
             asked.is_closing = True
         elif self._answers.is_full:
             self._transport.abort()

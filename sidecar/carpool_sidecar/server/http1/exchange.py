@@ -7,6 +7,7 @@ answer, or one piece by piece. Both sides can be told to wait.
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Hashable
 from typing import Final, Protocol
 
@@ -15,6 +16,22 @@ from carpool_sidecar.server import responses
 from carpool_sidecar.server.http1 import messages
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Stage(enum.Enum):
+    """How far an answer is."""
+
+    WAITING = "nothing of it was written"
+    BEGUN = "some of it was written"
+    TUNNEL = "protocols were switched: bytes go both ways"
+    OVER = "it is complete, or nobody waits for it"
+
+
+# As the compiled modules know them without a look-up.
+WAITING: Final = Stage.WAITING
+BEGUN: Final = Stage.BEGUN
+TUNNEL: Final = Stage.TUNNEL
+OVER: Final = Stage.OVER
 
 
 class Consumer(Protocol):
@@ -80,14 +97,13 @@ class Exchange:
     """One request, which came at `started`, and its answer.
 
     `wants_more` is whether its consumer takes more of the body, `is_continued` once the caller was told to send it.
-    `is_beginning` until all that came with the head was handed on, `is_answered` once the answer is complete or nobody
-    waits for it, `has_begun` once some of it was written. `held` are the bytes that count for it.
+    `is_beginning` until all that came with the head was handed on. `held` are the bytes that count for it.
     """
 
     # State: those; the consumer, once there is one; the task that answers, if one does.
     __slots__ = (
-        "answered_at", "connection", "consumer", "has_begun", "head", "held", "is_answered", "is_beginning",
-        "is_broken", "is_closing", "is_continued", "is_tunnel", "reader", "started", "task", "wants_more",
+        "answered_at", "connection", "consumer", "head", "held", "is_beginning", "is_broken", "is_closing",
+        "is_continued", "reader", "stage", "started", "task", "wants_more",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, head: messages.RequestHead, started: float) -> None:
@@ -99,9 +115,15 @@ class Exchange:
         self.task: asyncio.Task[None] | None = None
         self.wants_more = self.is_beginning = True
         self.held = 0
-        self.is_answered = self.has_begun = self.is_broken = self.is_tunnel = self.is_continued = False
+        self.is_broken = self.is_continued = False
+        self.stage = WAITING
         self.answered_at = 0.0
         self.is_closing = not head.keep_alive
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer is complete, or nobody waits for it; whoever is called may have made it so."""
+        return self.stage is OVER
 
     # --- what the connection calls -----------------------------------------------------------------------------
 
@@ -110,46 +132,46 @@ class Exchange:
 
         Raises `messages.Malformed`, of which the consumer is not told.
         """
-        if self.is_tunnel:
+        if self.stage is TUNNEL:
             if self.consumer is not None:
                 self.consumer.body(data)
             return b""
         content, rest = self.reader.feed(data)
         consumer = self.consumer
-        if consumer is not None and not self.is_answered:
+        if consumer is not None and not self.is_over:
             if content:
                 consumer.body(content)
-            if self.reader.is_complete and not self.is_answered:
+            if self.reader.is_complete and not self.is_over:
                 consumer.body_ended()
         return rest
 
     def break_body(self, words: str) -> None:
         """The rest of the body is no HTTP: nothing more is taken, and the connection ends behind the answer."""
         self.is_broken = self.is_closing = True
-        if self.consumer is not None and not self.is_answered:
+        if self.consumer is not None and not self.is_over:
             self.consumer.body_broken(words)
 
     def settled(self) -> None:
         """All that came at once was fed."""
         self.is_beginning = False
-        if self.consumer is not None and not self.is_answered:
+        if self.consumer is not None and not self.is_over:
             self.consumer.settled()
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
         """As `Consumer.expire`."""
-        if self.consumer is not None and not self.is_tunnel:
+        if self.consumer is not None and self.stage is not TUNNEL:
             self.consumer.expire(now, quiet_since, patience)
 
     def full(self, is_full: bool) -> None:
         """Whether the caller takes no more for now."""
-        if self.consumer is not None and not self.is_answered:
+        if self.consumer is not None and not self.is_over:
             self.consumer.caller_full(is_full)
 
     def lost(self) -> None:
         """The caller is gone."""
         consumer, self.consumer = self.consumer, None
-        if not self.is_answered:
-            self.is_answered = True
+        if not self.is_over:
+            self.stage = OVER
             if consumer is not None:
                 consumer.lost()
             if self.task is not None:
@@ -176,7 +198,7 @@ class Exchange:
 
     def send_continue(self) -> None:
         """Let the caller go on with its body, if it waits for that."""
-        if self.expects_continue and not self.has_begun:
+        if self.expects_continue and self.stage is WAITING:
             self.is_continued = True
             self.connection.answers.write(_CONTINUE)
 
@@ -188,7 +210,8 @@ class Exchange:
 
     def write(self, data: bytes) -> None:
         """Write some of the answer."""
-        self.has_begun = True
+        if self.stage is WAITING:
+            self.stage = BEGUN
         self.connection.answers.write(data)
 
     def inform(self, head: bytes) -> None:
@@ -197,14 +220,14 @@ class Exchange:
 
     def end(self, close: bool = False) -> None:
         """The answer is complete; with `close` the connection ends behind it."""
-        if not self.is_answered:
-            self.is_answered = True
+        if not self.is_over:
+            self.stage = OVER
             self.consumer = None
             self.connection.answer_ended(self, close or self.is_closing)
 
     def respond(self, answer: responses.Response, close: bool = False) -> None:
         """Give a complete answer."""
-        if self.is_answered:
+        if self.is_over:
             return
         version, is_old = self.head.version, self.head.version == messages.HTTP_1_0
         close = close or answer.close or self.is_closing or self.expects_continue
@@ -216,7 +239,7 @@ class Exchange:
         if self.head.method == "HEAD":
             end = head.find(b"\r\n\r\n") + 4
             head, body = head[:end], []
-        self.has_begun = True
+        self.stage = BEGUN
         self.connection.answers.write(head, b"".join(body))
         self.end(close)
 

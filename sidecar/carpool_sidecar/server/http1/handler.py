@@ -237,7 +237,7 @@ class Handler:
 
     def _bug(self, asked: exchange.Exchange) -> None:
         error = self._rules.bug()
-        if asked.has_begun:
+        if asked.stage is not exchange.WAITING:
             asked.connection.transport.abort()
         else:
             self._respond(asked, responses.Dialect().error(error))
@@ -263,7 +263,7 @@ class CollectedBody:
     ) -> None:
         """Make a call of it, which is cancelled when the caller leaves."""
         made = plain.serve(self._exchange, head, payload, size, started)
-        if not self._exchange.is_answered:
+        if not self._exchange.is_over:
             self._cancel = functools.partial(plain.driver.cancel, made)
 
     @property

@@ -323,7 +323,7 @@ class Relay:
         if self._is_tunnel:
             self._predictor_done = self._predictor_gone = True
             self._look_at_tunnel()
-        elif self._status and asked.has_begun:
+        elif self._status and asked.stage is not exchange.WAITING:
             log.warning("the predictor's answer broke off, the caller's connection is reset: %s", error)
             self._reset()
         elif self._may_ask_again(error):
@@ -342,7 +342,7 @@ class Relay:
         """Implements `streaming.Receiver`."""
         self._connection = None
         self._relays.on_bug()
-        if self._exchange.has_begun:
+        if self._exchange.stage is not exchange.WAITING:
             log.exception("relaying an answer failed for a reason that is a bug, the caller's connection is reset")
             unread.reset(self._exchange.connection.transport)
         else:
