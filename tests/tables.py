@@ -231,16 +231,15 @@ def _facts(template: str) -> str:
 
 def recognised_servers() -> str:
     """Servers that are recognised, and where they listen."""
-    heads = ("server", "told its port by", "listens, if not told, on", "for gRPC by", "if not told")
-    rows = [f"| {' | '.join(heads)} |", "|---|---|---|---|---|"]
+    rows = ["| server | told its port by | listens, if not told, on |", "|---|---|---|"]
     for title in dict.fromkeys(server.title for server in servers.SERVERS):
         server = servers.BY_TITLE[title]
-        told = ", ".join(f"`{name}`" for name in server.http.names("port", "address")) or "not movable"
-        grpc = server.grpc
-        by_grpc = ", ".join(f"`{name}`" for name in grpc.names("port")) if grpc else ""
-        rows.append(
-            f"| {title} | {told} | {server.http.host}:{server.http.port} | {by_grpc} | {grpc.port if grpc else ''} |"
-        )
+        told = _codes(server.http.names("port", "address")) or "not movable"
+        where = f"{server.http.host}:{server.http.port}"
+        if server.grpc:
+            told += f"; for gRPC {_codes(server.grpc.names('port'))}"
+            where += f"; {server.grpc.port}"
+        rows.append(f"| {title} | {told} | {where} |")
     return "\n".join(rows)
 
 
