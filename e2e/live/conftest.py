@@ -82,10 +82,16 @@ def kserve(cluster: clusters.Cluster) -> None:
 
 
 @pytest.fixture
-def namespace(admin: client.Client) -> Iterator[str]:
+def namespace_labels() -> dict[str, str]:
+    """The labels of the test's namespace."""
+    return {}
+
+
+@pytest.fixture
+def namespace(admin: client.Client, namespace_labels: dict[str, str]) -> Iterator[str]:
     """A namespace for this test. It is deleted after the test, without waiting for its pods."""
     name = f"test-{secrets.token_hex(3)}"
-    steps.create_namespace(admin, name, {})
+    steps.create_namespace(admin, name, namespace_labels)
     yield name
     admin.delete("Namespace", name)
 

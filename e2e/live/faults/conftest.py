@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import client, clusters
+from e2e.cluster import clusters
 from e2e.cluster import kubectl as kubectls
-from e2e.injector import steps
 from e2e.live import releases
 from e2e.live.faults import figures, predictors, watching
 
@@ -24,12 +22,9 @@ def book(images_loaded: str) -> figures.Figures:
 
 
 @pytest.fixture
-def namespace(admin: client.Client) -> Iterator[str]:
-    """A namespace for this test, with restricted Pod Security."""
-    name = f"fault-{secrets.token_hex(3)}"
-    steps.create_namespace(admin, name, RESTRICTED)
-    yield name
-    admin.delete("Namespace", name)
+def namespace_labels() -> dict[str, str]:
+    """Restricted Pod Security."""
+    return RESTRICTED
 
 
 @pytest.fixture
