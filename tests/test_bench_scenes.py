@@ -249,6 +249,12 @@ class TestTables:
         assert words in line
         assert f"{wrong} wrong" in tables.page(found, catalogue.SCENES) or not wrong
 
+    def test_answers_a_second_are_no_gain_where_others_took_the_cores(self) -> None:
+        rounds = [dataclasses.replace(each, others=0.8) for each in self.ROUNDS]
+        (line,) = tables.verdicts(played(*rounds), catalogue.SCENES)
+        assert "4.0 times as many rows for the same processor time" in line
+        assert "answers" not in line
+
     def test_who_was_not_played_is_named_with_the_reason(self) -> None:
         text = tables.page(played(absence="no Java"), catalogue.SCENES)
         assert f"{tables.title(FIRST)}: no Java" in text
