@@ -178,7 +178,7 @@ def _verdict(each: scene.Scene, played: dict[str, Any], ours: Figures) -> str:
     else:
         told = f"batching does not pay: {_worth(ours, others)} with the sidecar"
     if own is not None:
-        told += f"; its own batching {_worth(own, others)}"
+        told += f"; its own batching {own.saved:.1f} times as many"
     if own is not None and own.wrong:
         told += f", of which {own.wrong} were not the row's own"
     if each.always:
