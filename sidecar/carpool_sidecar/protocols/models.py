@@ -15,6 +15,18 @@ ANY = -1
 """A dimension of any size."""
 
 
+LONGEST_NAME = 256
+"""Characters of a model's name in a body: names are remembered, and no predictor has longer ones."""
+
+
+def check_name(name: str) -> str:
+    """The name of a model that a body gives; raises `errors.ModelNotFound` for one that no model has."""
+    if len(name) > LONGEST_NAME or name in (".", "..") or not name.isprintable():
+        shown = name if len(name) <= 40 else name[:37] + "..."
+        raise errors.ModelNotFound(f"the model {shown!r} does not exist")
+    return name
+
+
 class ModelName(NamedTuple):
     """A model, and a version of it if one was asked for; percent-encoded where they come from a path."""
 

@@ -185,6 +185,14 @@ def test_a_model_is_needed_where_the_path_names_it() -> None:
     assert caught.value.name == "model"
 
 
+@pytest.mark.parametrize("name", [".", "..", "a\n", "x" * 257], ids=["here", "above", "a line", "long"])
+def test_a_name_that_no_model_has_makes_no_path(name: str) -> None:
+    body = json.dumps({"query": "q", "documents": ["a"], "model": name}).encode()
+    for read in (lambda: spoken("v1").parse(body, 10), lambda: dialects.read_model(body)):
+        with pytest.raises(errors.ModelNotFound):
+            read()
+
+
 def test_pairs_that_would_be_far_more_than_the_body_are_refused() -> None:
     body = json.dumps({"query": "q" * 60_000, "documents": [""] * 1200}).encode()
     with pytest.raises(errors.PayloadTooLarge, match="rule 'rerank': 'query' stands in each of 1200 pairs"):

@@ -14,7 +14,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, interface, json_rows, steps
+from carpool_sidecar.protocols import incremental_scan, interface, json_rows, models, steps
 from carpool_sidecar.protocols.lists import answers, places, ranking, room, rules
 
 MOST_PAIRS = 64 * 1024 * 1024
@@ -84,7 +84,8 @@ def with_query(chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]:
 def read(chosen: Sequence[rules.Rule], body: bytes, max_rows: int) -> steps.Steps[Asked]:
     """A request by the first rule of which it has the list.
 
-    Raises `errors.BadRequest` for all that no pairs can be made of, and `errors.PayloadTooLarge` for more than
+    Raises `errors.BadRequest` for all that no pairs can be made of, as `read_model` does for a name, and
+    `errors.PayloadTooLarge` for more than
     `max_rows` documents, or more than `MOST_PAIRS` bytes of pairs.
     """
     try:
@@ -101,7 +102,10 @@ def read(chosen: Sequence[rules.Rule], body: bytes, max_rows: int) -> steps.Step
 
 
 def read_model(body: bytes) -> str:
-    """The name of the model that a body asks for; raises `errors.BadRequest` if it names none."""
+    """The name of the model that a body asks for.
+
+    Raises `errors.BadRequest` if it names none, and `errors.ModelNotFound` for a name that no model has.
+    """
     text = places.Text(body)
     try:
         name = _model(text)
@@ -287,7 +291,7 @@ def _model(text: places.Text) -> str:
         return ""
     if not written.startswith(b'"'):
         raise errors.BadMember("'model' must be a text", _MODEL)
-    return _NAME.decode(written)
+    return models.check_name(_NAME.decode(written))
 
 
 def _refused(rule: rules.Rule, what: str, name: str) -> errors.BadMember:

@@ -13,13 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_members, json_rows, steps, v2
+from carpool_sidecar.protocols import json_members, json_rows, models, steps, v2
 from carpool_sidecar.protocols.tensors_from_v1 import columns
 
 _LARGE = 256 * 1024  # bytes of a body: from here on others have their turn between looking at it in one way and another
-
-LONGEST_NAME = 256
-"""Characters of a model's name: names are remembered, and no predictor has longer ones."""
 
 _ALLOWED = "'input' must be a string, a list of strings, a list of token ids, or a list of such lists"
 _FORMATS = {None: False, "float": False, "base64": True}
@@ -87,9 +84,7 @@ def _name(found: _Body) -> str:
         raise errors.BadMember("the member 'model' is missing: it names the model", "model")
     if not isinstance(name, str) or not name:
         raise errors.BadMember("'model' must be a string that is not empty", "model")
-    if len(name) > LONGEST_NAME or name in (".", "..") or not name.isprintable():
-        raise errors.ModelNotFound(f"the model {columns.shorten(name)!r} does not exist")
-    return name
+    return models.check_name(name)
 
 
 def read(body: bytes, max_rows: int) -> steps.Steps[Request]:
