@@ -1,6 +1,7 @@
 """Lays out Triton's repository: `triton_models.py FOLDER SERVER`, the model twice, once with a dynamic batcher.
 
-The package has the stub of the Python backend for each version of Python; it goes where Triton looks for it.
+Its Python backend looks for modules beside the model only. The package has that backend's stub for each version of
+Python; one of them goes where Triton looks for it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def main() -> None:
     for name, more in BATCHING.items():
         version = folder / name / "1"
         version.mkdir(parents=True)
-        shutil.copyfile(pathlib.Path(__file__).with_name("triton_model.py"), version / "model.py")
+        for source, target in (("triton_model.py", "model.py"), ("sentences.py", "sentences.py")):
+            shutil.copyfile(pathlib.Path(__file__).with_name(source), version / target)
         (version.parent / "config.pbtxt").write_text(CONFIGURATION + more)
     stub = server / "backends" / "python" / "triton_python_backend_stub"
     if not stub.exists():
