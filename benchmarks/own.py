@@ -66,6 +66,9 @@ class Silent(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def is_reading(self) -> bool:
+        return True
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
     def get_write_buffer_size(self) -> int:

@@ -205,14 +205,15 @@ class Reader:
         """
         if b"\t" in text or not text.isascii():
             return None
+        found = messages.Fields()
         try:
-            fields = messages.Parsed(text).fields
+            messages.parse(text, found)
         except messages.Malformed:
             return None
         kinds = self._kinds
         matter = [text[: text.find(b"\r")]]
         values: list[str | None] = [None] * (_PLACES + 1)
-        for name, value in fields:
+        for name, value in found.fields:
             kind = kinds.get(name.lower(), _NOTHING)
             if kind > 0:
                 if values[kind] is not None:

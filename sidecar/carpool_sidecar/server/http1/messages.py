@@ -90,59 +90,72 @@ class RequestHead:
         self.passed: tuple[str, bytes] | None = None
 
 
-class Parsed:
-    """The parts of a complete head, up to and with its empty line, as llhttp reads them: bytes as they came."""
+class Fields:
+    """What llhttp calls back with: the `fields` of a head, as they came."""
 
-    # State: these, as the parser calls back; the parser, while it does: each would keep the other alive.
-    __slots__ = ("_parser", "fields", "is_complete", "keep_alive", "method", "target", "version")
+    __slots__ = ("fields", "is_complete", "parser")
 
-    def __init__(self, text: bytes) -> None:
-        """Raises `Malformed`."""
-        self.method = self.version = ""
-        self.target = b""
+    def __init__(self) -> None:
         self.fields: list[tuple[bytes, bytes]] = []
-        self.is_complete = self.keep_alive = False
-        parser = httptools.HttpRequestParser(self)
-        self._parser: httptools.HttpRequestParser | None = parser
-        try:
-            parser.feed_data(text)
-        except httptools.HttpParserUpgrade:
-            pass  # what is asked for is decided by whoever answers
-        except httptools.HttpParserError as error:
-            raise Malformed(_words(text, error)) from None
-        finally:
-            self._parser = None
-        if not self.is_complete:
-            raise Malformed("this is no request of HTTP/1.1")
-        _check_size(0, len(self.fields))
-
-    def on_url(self, url: bytes) -> None:
-        self.target += url
+        self.is_complete = False
+        self.parser: httptools.HttpRequestParser | None = None
+        """There while it parses: each would keep the other alive."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        parser = self._parser
-        if parser is not None:
-            self.is_complete = True
-            self.keep_alive = parser.should_keep_alive()
-            self.method = parser.get_method().decode()
-            self.version = parser.get_http_version()
+        self.is_complete = True
+
+
+class _Head(Fields):
+    """Fields, and the rest."""
+
+    __slots__ = ("keep_alive", "target")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target = b""
+        self.keep_alive = False
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_headers_complete(self) -> None:
+        self.is_complete = True
+        self.keep_alive = self.parser is not None and self.parser.should_keep_alive()
+
+
+def parse(text: bytes, into: Fields) -> httptools.HttpRequestParser:
+    """Parse a complete head, up to and with its empty line; raises `Malformed`."""
+    parser = into.parser = httptools.HttpRequestParser(into)
+    try:
+        parser.feed_data(text)
+    except httptools.HttpParserUpgrade:
+        pass  # what is asked for is decided by whoever answers
+    except httptools.HttpParserError as error:
+        raise Malformed(_words(text, error)) from None
+    finally:
+        into.parser = None
+    if not into.is_complete:
+        raise Malformed("this is no request of HTTP/1.1")
+    _check_size(0, len(into.fields))
+    return parser
 
 
 def read_head(text: bytes) -> RequestHead:
     """Read a complete head, up to and with its empty line; raises `Malformed`."""
     _check_size(len(text), 0)
-    parsed = Parsed(text)
+    parsed = _Head()
+    parser = parse(text, parsed)
     if not _REQUEST_LINE.match(text):
         raise Malformed("this is no request of HTTP/1.1")
     found = [(name.decode(errors="surrogateescape"), _text(value)) for name, value in parsed.fields]
     headers = CIMultiDict(found)
-    major, _, minor = parsed.version.partition(".")
+    major, _, minor = parser.get_http_version().partition(".")
     version = (int(major), int(minor))
     _check_fields(version, found, headers)
-    method = parsed.method
+    method = parser.get_method().decode()
     target = parsed.target.decode(errors="surrogateescape")
     if method != "CONNECT":
         _check_target(method, target)
