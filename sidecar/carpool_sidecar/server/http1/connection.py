@@ -101,12 +101,12 @@ class Connection(asyncio.Protocol):
     # State: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
     # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
     # answered, or of which the rest comes. _waiting: to be told of a model. _working: a large body is looked through.
-    # _answers: requests without an answer yet, and what the client has not taken.
+    # answers: requests without an answer yet, and what the client has not taken.
     # _came: when the client did; _quiet_since: when it was last heard or answered before its latest bytes. _held: the
     # bytes of all that, and the requests being handled.
     __slots__ = (
-        "_answers", "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since",
-        "_requests", "_rest", "_state", "_template", "_transport", "_waiting", "_working",
+        "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since",
+        "_requests", "_rest", "_state", "_template", "_transport", "_waiting", "_working", "answers",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -122,15 +122,13 @@ class Connection(asyncio.Protocol):
         self._waiting: Cancellable | None = None
         self._working: turns.Work | None = None
         self._held = port.requests.memory.reserve()
-        self._answers = requests.Answers(self, port.requests, self._held)
-        self._quiet_since = self._came = self._answers.touched
+        self.answers = requests.Answers(self, port.requests, self._held)
+        self._quiet_since = self._came = self.answers.touched
 
     # --- the transport's calls ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = self._answers.transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's is none by inheritance
+        self._transport = self.answers.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         if not self._port.joined(self):
             self._transport.write(responses.too_many_connections())
             if self._port.may_linger(self):
@@ -140,7 +138,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
-        answers, state = self._answers, self._state
+        answers, state = self.answers, self._state
         self._quiet_since = answers.touched
         answers.touched = self._requests.clock()
         if state is _READING:
@@ -173,7 +171,7 @@ class Connection(asyncio.Protocol):
         self._set_full(False)
 
     def _set_full(self, is_full: bool) -> None:
-        self._answers.set_full(is_full, self._exchange is not None)
+        self.answers.set_full(is_full, self._exchange is not None)
         if self._exchange is not None:
             self._exchange.full(is_full)
         self.look_what_to_read()
@@ -193,7 +191,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, data: bytes) -> None:
         """Take all requests that are complete in `data`, which begins with one."""
-        at, size, answers = 0, len(data), self._answers
+        at, size, answers = 0, len(data), self.answers
         if self._rest:
             self._keep(b"")
         while at < size and self._state is _READING:
@@ -245,10 +243,10 @@ class Connection(asyncio.Protocol):
         end = data.find(b"\r\n\r\n", at) + 4
         if end < 4:
             if at < len(data):
-                self._head = messages.PartialHead(self._answers.touched)
+                self._head = messages.PartialHead(self.answers.touched)
                 self._look_at_head(self._head, data[at:] if at else data)
             elif not start:
-                self._answers.touched = self._quiet_since  # by line ends alone nobody stays
+                self.answers.touched = self._quiet_since  # by line ends alone nobody stays
             return None
         text = data[at:end]
         if reader is None or len(text) > heads.MAX_HEAD or not text.startswith(b"POST "):
@@ -299,14 +297,14 @@ class Connection(asyncio.Protocol):
                 return
             self._held.add(-len(text))
             self._head = None
-            if self._answers.pending:
+            if self.answers.pending:
                 self._hold(bytes(text))  # answers come in order
             else:
                 self._end(errors.MemoryFull(), head.began)
 
     def _end_in_turn(self, text: bytes, error: messages.Malformed) -> None:
         """Answer what is no request, as the last, when it is its turn; until then it is held, and read once more."""
-        if not self._answers.may_own:
+        if not self.answers.may_own:
             self._hold(text)
             return
         self._transport.write(b"".join(responses.render(_refusal(error), close=True)))
@@ -316,14 +314,14 @@ class Connection(asyncio.Protocol):
 
     def _begin_body(self, data: bytes, at: int, plain: heads.Plain) -> None:
         end, length, head = plain
-        if self._answers.pending:
+        if self.answers.pending:
             self._hold(data[at:])
         elif not self._requests.takes(length):
             self._begin_exchange(data[at:end], data[end:])
         else:
             self._state = _BODY
             self._body = progress.PartialBody(
-                data[at:end], head, length, self._answers.touched, self._requests.scan(head, length)
+                data[at:end], head, length, self.answers.touched, self._requests.scan(head, length)
             )
             self._body.add(data[end:])
             self._held.add(self._body.received, 1)
@@ -363,7 +361,7 @@ class Connection(asyncio.Protocol):
             self._hold(following)
             return
         try:
-            request = self._requests.accept(body.head, whole, self._answers, body.started)
+            request = self._requests.accept(body.head, whole, self.answers, body.started)
         except errors.CarpoolError as error:
             self._refuse(error, body.started)
             self._serve_following(following)
@@ -387,7 +385,7 @@ class Connection(asyncio.Protocol):
         self, body: progress.PartialBody, parts: list[bytes], payload: interface.Payload, following: bytes
     ) -> None:
         size = sum(map(len, parts))
-        request = self._requests.accept(body.head, b"", self._answers, body.started, payload, size)
+        request = self._requests.accept(body.head, b"", self.answers, body.started, payload, size)
         self._submit_large(body, parts, request, following)
 
     def _submit_large(
@@ -396,7 +394,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             self._begin_exchange(body.text, b"".join([*parts, following]))
             return
-        self._answers.pending.append(request)
+        self.answers.pending.append(request)
         self._held.add(0, 1)
         self._requests.submit(request)
         self._serve_following(following)
@@ -408,7 +406,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self, error: errors.CarpoolError, started: float) -> None:
         """Answer a request that no other waits before, and that came at `started`."""
         message, close = self._requests.refused(error, started)
-        self._quiet_since = self._answers.touched = self._requests.clock()
+        self._quiet_since = self.answers.touched = self._requests.clock()
         self._transport.write(message)
         if close:
             self.part()
@@ -423,7 +421,7 @@ class Connection(asyncio.Protocol):
 
     def _begin_exchange(self, text: bytes, behind: bytes) -> None:
         """Serve the request of a complete head, with what came behind it so far."""
-        if not self._answers.may_own:
+        if not self.answers.may_own:
             self._hold(text + behind)  # answers come in order
             return
         try:
@@ -431,7 +429,7 @@ class Connection(asyncio.Protocol):
         except messages.Malformed as error:
             self._end_in_turn(b"", error)
             return
-        asked = exchange.Exchange(self, head, self._answers.touched)
+        asked = exchange.Exchange(self, head, self.answers.touched)
         self._state = _EXCHANGE
         self._exchange = asked
         self._held.add(0, 1)
@@ -497,7 +495,7 @@ class Connection(asyncio.Protocol):
     def _resume(self, behind: bytes) -> None:
         """A request is over, and this is what came behind it."""
         if self._state is _REFUSING:
-            self._end(errors.MemoryFull(), self._answers.touched)
+            self._end(errors.MemoryFull(), self.answers.touched)
             return
         self._state = _HELD if behind else _READING
         self._keep(behind)
@@ -512,11 +510,6 @@ class Connection(asyncio.Protocol):
         """Its own."""
         return self._transport
 
-    @property
-    def answers(self) -> requests.Answers:
-        """Where its answers are written."""
-        return self._answers
-
     def hold(self, asked: exchange.Exchange, size: int) -> None:
         """Count so many bytes more for an exchange."""
         asked.held += size
@@ -526,8 +519,8 @@ class Connection(asyncio.Protocol):
         """The answer is complete; with `close` the connection ends behind it."""
         self._held.add(-asked.held)
         asked.held = 0
-        self._answers.end_own()
-        asked.answered_at = self._answers.touched
+        self.answers.end_own()
+        asked.answered_at = self.answers.touched
         if close or asked.is_broken:
             self._exchange = None
             self.part()
@@ -552,7 +545,7 @@ class Connection(asyncio.Protocol):
     def _hold(self, data: bytes) -> None:
         self._keep(data)
         self._state = _HELD
-        self._answers.is_awaited = True
+        self.answers.is_awaited = True
         self._update_reading()
 
     def _keep(self, data: bytes) -> None:
@@ -561,20 +554,20 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._state is not _HELD or not self._answers.may_own:
+        if self._state is not _HELD or not self.answers.may_own:
             return
         if self._waiting is not None or self._working is not None:
             return
         self._state = _READING
-        self._quiet_since = self._answers.touched
+        self._quiet_since = self.answers.touched
         self._update_reading()
         self._serve(self._rest)
 
     def look_what_to_read(self) -> None:
         """Answers have begun or ceased to wait for the client, or all are given; or an exchange has enough, or not."""
-        self._answers.touched = self._requests.clock()
+        self.answers.touched = self._requests.clock()
         self._update_reading()
-        if self._state is _HELD and self._answers.may_own:
+        if self._state is _HELD and self.answers.may_own:
             # Not now: this may be in the midst of `_serve`, or of answers to others.
             asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -586,12 +579,12 @@ class Connection(asyncio.Protocol):
         if is_enough and asked is not None and self._has_no_room_for_head(asked):
             is_enough = False
         if asked is None or asked.is_over:
-            wanted = not (is_enough or self._answers.is_full)
+            wanted = not (is_enough or self.answers.is_full)
         elif asked.stage is exchange.TUNNEL:
             wanted = asked.wants_more
         else:
             wanted = asked.wants_more and (not self._rest or asked.reader.is_complete) and not is_enough
-        if not self._is_over and not self._transport.is_closing() and wanted != self._transport.is_reading():
+        if wanted != self._transport.is_reading() and not self._is_over and not self._transport.is_closing():
             if wanted:
                 self._transport.resume_reading()
             else:
@@ -603,20 +596,18 @@ class Connection(asyncio.Protocol):
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         asked = self._exchange
         if asked is not None and not asked.is_over:
-            if not self._answers.is_full:  # whoever takes nothing is found by its socket
-                asked.expire(now, self._answers.touched, self._requests.rules.bodies.read_timeout)
-        elif self._answers.is_full or self._is_over:
-            patience = self._requests.rules.patience.seconds(self._answers.unsent_bytes)
-            if self._state is _PARTING and not self._answers.is_full:
+            if not self.answers.is_full:  # whoever takes nothing is found by its socket
+                asked.expire(now, self.answers.touched, self._requests.rules.bodies.read_timeout)
+        elif self.answers.is_full or self._is_over:
+            patience = self._requests.rules.patience.seconds(self.answers.unsent_bytes)
+            if self._state is _PARTING and not self.answers.is_full:
                 patience = max(patience, lingering.LONGEST)
-            if now - self._answers.touched >= patience:
+            if now - self.answers.touched >= patience:
                 unread.reset(self._transport)
         elif asked is not None:
             if now - asked.answered_at > _LONGEST_DROPPING:
                 self.part()
-        elif (
-            not self._answers.pending and self._state is not _HELD
-        ):  # else the scheduler watches over what it was given
+        elif not self.answers.pending and self._state is not _HELD:  # else the scheduler watches over what it was given
             self._expire_reading(now)
 
     def _expire_reading(self, now: float) -> None:
@@ -627,7 +618,7 @@ class Connection(asyncio.Protocol):
         elif head is not None:
             if now - head.began > self._port.head_timeout:
                 self._end(errors.HeadTooLate(), head.began)
-        elif now - self._answers.touched > self._port.keep_alive:
+        elif now - self.answers.touched > self._port.keep_alive:
             self._close()
 
     def may_ask(self, begun: float) -> bool:
@@ -638,14 +629,14 @@ class Connection(asyncio.Protocol):
             return self._exchange.started >= begun
         if self._head is not None:
             return self._head.began >= begun
-        return self._answers.touched == self._came >= begun
+        return self.answers.touched == self._came >= begun
 
     def shut(self) -> None:
         """End the connection, behind an answer that has begun; one that the client does not read is cut off."""
         asked = self._exchange
         if asked is not None and not asked.is_over:
             asked.is_closing = True
-        elif self._answers.is_full:
+        elif self.answers.is_full:
             self._transport.abort()
         elif self._state is _PARTING:
             self._transport.close()
@@ -675,7 +666,7 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._state = _ENDED
-        self._answers.touched = self._requests.clock()
+        self.answers.touched = self._requests.clock()
         self._cancel_all()
 
     @property
@@ -692,7 +683,7 @@ class Connection(asyncio.Protocol):
         if self._head is not None:
             self._held.add(-len(self._head.text))
             self._head = None
-        self._answers.cancel()
+        self.answers.cancel()
 
 
 def _next_line(data: bytes, at: int) -> int:

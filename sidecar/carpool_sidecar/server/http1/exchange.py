@@ -138,7 +138,7 @@ class Exchange:
             return b""
         content, rest = self.reader.feed(data)
         consumer = self.consumer
-        if consumer is not None and not self.is_over:
+        if not self.is_over and consumer is not None:
             if content:
                 consumer.body(content)
             if self.reader.is_complete and not self.is_over:
@@ -148,13 +148,13 @@ class Exchange:
     def break_body(self, words: str) -> None:
         """The rest of the body is no HTTP: nothing more is taken, and the connection ends behind the answer."""
         self.is_broken = self.is_closing = True
-        if self.consumer is not None and not self.is_over:
+        if self.consumer is not None and self.stage is not OVER:
             self.consumer.body_broken(words)
 
     def settled(self) -> None:
         """All that came at once was fed."""
         self.is_beginning = False
-        if self.consumer is not None and not self.is_over:
+        if self.consumer is not None and self.stage is not OVER:
             self.consumer.settled()
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
@@ -164,7 +164,7 @@ class Exchange:
 
     def full(self, is_full: bool) -> None:
         """Whether the caller takes no more for now."""
-        if self.consumer is not None and not self.is_over:
+        if self.consumer is not None and self.stage is not OVER:
             self.consumer.caller_full(is_full)
 
     def lost(self) -> None:
