@@ -105,7 +105,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (base / "etc" / "containerd" / "config.toml").write_text(CONTAINERD)
     root = tmp_path / "root.tar"
     container = json.dumps({"process": {"rlimits": [{"type": "RLIMIT_NOFILE"}]}, "root": {}}).encode()
-    files = [archives.File("./kind/container.json", container), archives.File("./kind/proxy/usr/sbin/nft", b"nft")]
+    files = [archives.File("./kind/container.json", container), archives.File("./kind/proxy/usr/sbin/iptables", b"")]
     archives.write_layer(files, root)
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF")
@@ -184,7 +184,7 @@ def test_the_images_that_kubeadm_and_containerd_ask_for_are_in_it(made: Path, tm
     assert tags == {*node_image.wanted_images(), "registry.k8s.io/pause:3.10"}
     (proxy,) = [image for image in images if "registry.k8s.io/kube-proxy:v1.34.4" in image["RepoTags"]]
     with tarfile.open(tmp_path / "images" / proxy["Layers"][-1]) as opened:
-        assert "usr/sbin/nft" in opened.getnames()
+        assert "usr/sbin/iptables" in opened.getnames()
 
 
 def test_another_containerd_configuration_of_kinds_is_an_error_and_no_broken_node() -> None:

@@ -14,8 +14,13 @@ echo ReadKMsg=no >>"$root/etc/systemd/journald.conf"
 mkdir -p "$root/kind/proxy"
 # The container that this release of containerd makes by default; node_image.py takes the limits out.
 chroot "$root" ctr oci spec >"$root/kind/container.json"
-# nft and its libraries, for the image of kube-proxy.
-for file in /usr/sbin/nft $(chroot "$root" ldd /usr/sbin/nft | grep --only-matching '/[^ ]*'); do
+# iptables with its libraries and extensions, for the image of kube-proxy.
+legacy=/usr/sbin/xtables-legacy-multi
+for file in $(chroot "$root" sh -c "ldd $legacy /usr/lib/*/xtables/*.so" | grep --only-matching '/[^ :]*' | sort --unique); do
   mkdir -p "$root/kind/proxy$(dirname "$file")"
   cp --dereference "$root$file" "$root/kind/proxy$file"
+done
+mkdir -p "$root/kind/proxy/usr/sbin"
+for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+  cp "$root$legacy" "$root/kind/proxy/usr/sbin/$name"
 done
