@@ -110,7 +110,7 @@ class HeadTemplate:
 
 
 class _Plan(NamedTuple):
-    """What heads have in common whose lines that matter are the same, but for values that vary.
+    """What heads have in common whose fields that matter are the same, but for values that vary.
 
     `route` is None if it has to be asked for each time, because the predictor may tell of the model anew.
     """

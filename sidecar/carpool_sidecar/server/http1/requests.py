@@ -243,7 +243,7 @@ class Answers:
     )  # fmt: skip
 
     def __init__(self, owner: Owner, plain: PlainRequests, held: ledger.Reservation) -> None:
-        self._owner = owner
+        self._owner: Owner | None = owner
         self._plain = plain
         self._held = held
         self.transport: asyncio.Transport
@@ -265,8 +265,8 @@ class Answers:
 
     def answered(self, request: PlainRequest, message: bytes, body: bytes, close: bool) -> None:
         """Send `message` and `body` when it is their turn, then end the connection if told so."""
-        pending = self.pending
-        if not pending:
+        pending, owner = self.pending, self._owner
+        if not pending or owner is None:
             return  # the client left between its answer's making and its turn
         if pending[0] is not request:
             request.message = (message, body, close)
@@ -285,7 +285,7 @@ class Answers:
             else:
                 self._held.add(0, -1)
             if close:
-                self._owner.part()
+                owner.part()
             if not pending or (following := pending[0].message) is None:
                 break
             pending.pop(0)
@@ -293,14 +293,15 @@ class Answers:
             self._held.add(-len(message) - len(body))
         if self.is_awaited and not pending:
             self.is_awaited = False
-            self._owner.look_what_to_read()
+            owner.look_what_to_read()
 
     def is_last(self, request: PlainRequest) -> bool:
         """Whether no request came after this one."""
         return not self.pending or self.pending[-1] is request
 
     def cancel(self) -> None:
-        """Wait for no answer any more."""
+        """Wait for no answer any more, and let go of the owner, which has this."""
+        self._owner = None
         while self.pending:
             request = self.pending.pop(0)
             waiting = request.message
