@@ -20,7 +20,7 @@ from carpool.scheduling.full_size import FullSize
 from carpool.scheduling.limits import Limits, whole_seconds
 from carpool.scheduling.messages import Batch, Reason, Request
 from carpool.scheduling.policy import Decision, Drop, Release, Wait
-from carpool.scheduling.predictor_model import PredictorModel
+from carpool.scheduling.predictor_model import PredictorModel, UsualWork
 from carpool.scheduling.spacing import Spacing
 
 # Until a batch comes back, or time passes for too long without.
@@ -41,6 +41,7 @@ class Adaptive:
     # parallelism.
     def __init__(self, limits: Limits, tick: float = 0.0, chance: float = 0.5) -> None:
         self.predictor = PredictorModel(limits)
+        self.usual_work = UsualWork()
         self.returns = ReturningCallers()
         self.arrivals = ArrivalRate()
         self.full_size = FullSize()
@@ -106,6 +107,7 @@ class Adaptive:
             self.full_size.interrupted()
         workers = self.predictor.workers
         self.predictor.completed(batch, now)
+        self.usual_work.observe(self.predictor, self._limits.max_batch_size)
         if self.predictor.workers != workers:
             self._probe_every = self._first_probe
         self.returns.completed(batch.rows, now, self._longest_hold())
@@ -164,11 +166,11 @@ class Adaptive:
     def learned(self, backlog: Backlog, now: float) -> dict[str, float]:
         """What was learned, by name, in base units: for people and autoscalers."""
         size = self.full_size.settled(self._limits.max_batch_size)
-        seconds = self.predictor.work(size)  # asked once: another thread may be learning
+        seconds = self.usual_work(size)  # asked once: another thread may be learning
         capacity = self.predictor.workers * size / seconds if seconds else math.inf
         return {
-            "service_fixed_seconds": self.predictor.fixed_work,
-            "service_instance_seconds": self.predictor.work(1) - self.predictor.fixed_work,
+            "service_fixed_seconds": max(0.0, self.usual_work.fixed),
+            "service_instance_seconds": self.usual_work.per_row,
             "overhead_seconds": self.predictor.overhead,
             "workers": self.predictor.workers,
             "in_flight_limit": self.max_in_flight,

@@ -16,15 +16,20 @@ class LatencyModel:
     """Seconds as an affine function of the batch size, by recursive least squares with forgetting.
 
     While only one size has been seen, all of its time counts as fixed: the optimistic guess, under which a larger
-    batch is worth trying. `spread` is the relative standard deviation of what the model did not explain.
+    batch is worth trying. `spread` is the relative standard deviation of what the model did not explain, and
+    `mean_size` the weighted mean of the sizes seen, where the model knows most.
     """
 
     # State: exponentially weighted sums over (size, seconds), the two coefficients, the residual's variance, and how
     # many samples in a row were far off.
     def __init__(self) -> None:
         self.samples = 0
+        self.is_known = False  # whether at least one batch was observed
+        self.is_trusted = False  # whether enough were to decide by
         self.fixed = 0.0
         self.slope = 0.0
+        self.mean_size = 0.0
+        self.spread = 0.0
         self.is_varied = False  # whether several sizes were seen, so that the slope means something
         self.changes = 0  # how often the predictor turned out to be another
         self.quickest = 1.0  # the quickest of the last batches took this share of what was expected
@@ -36,26 +41,6 @@ class LatencyModel:
     def __call__(self, size: float) -> float:
         """Expected seconds for a batch of `size` instances."""
         return self.fixed + self.slope * size
-
-    @property
-    def is_known(self) -> bool:
-        """Whether at least one batch was observed."""
-        return self.samples > 0
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether enough batches were observed to decide by."""
-        return self.samples >= tuning.ENOUGH
-
-    @property
-    def mean_size(self) -> float:
-        """The weighted mean of the sizes seen, where the model knows most."""
-        return self._x / self._n if self._n else 0.0
-
-    @property
-    def spread(self) -> float:
-        """Relative standard deviation of the residuals."""
-        return math.sqrt(self._variance)
 
     def pessimistic(self, size: float) -> float:
         """Seconds that a batch of `size` will rarely exceed."""
@@ -79,7 +64,9 @@ class LatencyModel:
         self._xx += size * size
         self._xy += size * seconds
         self.samples += 1
-        mean_x, mean_y = self._x / self._n, self._y / self._n
+        self.is_known, self.is_trusted = True, self.samples >= tuning.ENOUGH
+        self.mean_size = mean_x = self._x / self._n
+        mean_y = self._y / self._n
         variance = self._xx / self._n - mean_x * mean_x
         self.is_varied = variance > 1e-3 * mean_x * mean_x + 1e-6
         if self.is_varied:
@@ -109,6 +96,7 @@ class LatencyModel:
         self.quickest = min(residual + 1, quickest)
         if abs(residual) < 1:  # more than that is not noise but change
             self._variance += tuning.SPREAD_WEIGHT * (residual * residual - self._variance)
+            self.spread = math.sqrt(self._variance)
         is_surprise = residual > tuning.SURPRISE or residual < 1 / (1 + tuning.SURPRISE) - 1
         same_side = (residual > 0) == (self._surprises > 0)
         step = 1 if residual > 0 else -1
@@ -525,3 +513,34 @@ class PredictorModel:
         self._gaps = {each: self._gaps.get(each) or LatencyModel() for each in (self.workers, *self._fewer)}
         self.gap = self._gaps[self.workers]
         self._models_changed()
+
+
+class UsualWork:
+    """What people are told of a predictor: means of what its models said lately of one instance and of a full batch."""
+
+    # State: the means, of how many batches, and what else was known of the predictor then.
+    def __init__(self) -> None:
+        self.fixed = 0.0
+        self.per_row = 0.0
+        self._one = self._full = 0.0
+        self._count = 0
+        self._of: tuple[int, ...] = ()
+
+    def observe(self, predictor: PredictorModel, size: int) -> None:
+        """A batch came back; a full one has so many instances."""
+        self._count += 1
+        if self._count > tuning.USUAL_EVERY and self._count % tuning.USUAL_EVERY:
+            return
+        of = size, predictor.workers, predictor.round_trip.changes, predictor.gap.changes
+        if of != self._of:
+            self._of, self._count = of, 1
+        asked = 1 if self._count <= tuning.USUAL_EVERY else tuning.USUAL_EVERY
+        weight = max(tuning.USUAL_WEIGHT, asked / self._count)
+        self._one += weight * (predictor.work_of_one - self._one)
+        self._full += weight * (predictor.work(size) - self._full)
+        self.per_row = max(0.0, self._full - self._one) / (size - 1) if size > 1 else 0.0
+        self.fixed = self._one - self.per_row
+
+    def __call__(self, size: float) -> float:
+        """Seconds a worker is busy with a batch of `size`."""
+        return self.fixed + self.per_row * size

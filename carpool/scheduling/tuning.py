@@ -12,6 +12,11 @@ FORGETTING = 0.97
 # Weight of the newest sample in running means: the last ten or so decide.
 EWMA = 0.2
 
+# Weight of the newest model of the predictor in what people are told of it, which is asked after so many batches: about
+# the last hundred batches decide. A line through the last few small ones points anywhere at the size of a full one.
+USUAL_WEIGHT = 0.08
+USUAL_EVERY = 8
+
 # Weight of the newest squared residual: slower than the model itself, for a variance needs more samples than a mean.
 SPREAD_WEIGHT = 0.05
 

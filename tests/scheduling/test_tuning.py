@@ -80,7 +80,7 @@ def test_a_model_is_trusted_from_its_fifth_sample_on():
 @pytest.mark.parametrize(("spread", "factor"), [(0.1, 1.2), (0.2, 1.4), (0.9, 1.5)])
 def test_a_safe_prediction_adds_two_standard_deviations_and_a_half_at_most(spread, factor):
     made = learned()
-    made._variance = spread * spread
+    made.spread = spread
     assert made.pessimistic(4) == pytest.approx(0.010 * factor)
 
 
@@ -257,7 +257,7 @@ def test_guesses_are_compared_if_they_are_a_quarter_and_one_and_a_half_deviation
         first = sent(device, now)
         second = sent(device, now + 0.010 * (1 - difference))
         device.completed(first, now + 0.010)
-        device.round_trip._variance = spread * spread
+        device.round_trip.spread = spread
         device.completed(second, now + 0.020)
         now += 1.0
     assert device.is_exploring != is_clear

@@ -120,6 +120,12 @@ def test_what_was_learned_is_so_and_stays_so(load):
         assert each["capacity"] == pytest.approx(scene.possible, rel=0.15)
 
 
+def test_what_is_told_of_a_predictor_that_sees_only_small_batches_does_not_jump():
+    """A line through the last few of them points anywhere at the size of a full one."""
+    told = [each["capacity"] for each in learned(Scene("in stages", Kind.POISSON, 0.2), 1.5)[8:]]
+    assert max(told) <= 1.6 * min(told)
+
+
 def test_the_size_that_serves_most_is_found():
     scene = Scene("in stages", Kind.CLOSED, 512)
     best = measured.PREDICTORS[scene.predictor].capacity(96)
