@@ -75,8 +75,6 @@ DICTS = {
     "carpool.scheduling.backlog.Backlog._tiers": "priorities that wait",
     "carpool.scheduling.backlog.Backlog.levels": "priorities that wait",
     "carpool.scheduling.learned_limits.LearnedLimits._keys": "1,000 hashes",
-    "carpool.scheduling.learned_limits.LearnedLimits.bytes_now": "1,000 hashes",
-    "carpool.scheduling.learned_limits.LearnedLimits.now": "1,000 hashes",
     "carpool.scheduling.predictor_model.PredictorModel._fewer": "numbers of batches in flight",
     "carpool.scheduling.predictor_model.PredictorModel._gaps": "numbers of batches in flight",
     "carpool.scheduling.predictor_model.PredictorModel._in_flight": "batches that are out",

@@ -286,8 +286,15 @@ class Driver:
                 self._break_off(effect.batch)
             elif type(effect) is messages.Learned:
                 self._observer.learned(effect)
-        if answers:
-            self._answer(answers, about)
+        while answers:  # there are few repliers, and mostly one of them has all
+            replier: Replier = answers[0].request.replier
+            others = [answer for answer in answers if answer.request.replier is not replier]
+            mine = [answer for answer in answers if answer.request.replier is replier] if others else answers
+            try:
+                replier.answer(mine, about)
+            except Exception as error:
+                self._observer.bug("answers could not be handed over", error)
+            answers = others
         if self.core.bug is not None:
             bug, self.core.bug = self.core.bug, None
             self._observer.bug("the scheduler failed for a reason that is a bug", bug)
@@ -298,18 +305,6 @@ class Driver:
             waiting, self._on_idle = self._on_idle, []
             for on_idle in waiting:
                 on_idle()
-
-    def _answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
-        """Hand them to their repliers; there are few, and mostly one of them has all."""
-        replier: Replier = answers[0].request.replier
-        others = [answer for answer in answers if answer.request.replier is not replier]
-        mine = [answer for answer in answers if answer.request.replier is replier] if others else answers
-        try:
-            replier.answer(mine, about)
-        except Exception as error:
-            self._observer.bug("answers could not be handed over", error)
-        if others:
-            self._answer(others, about)
 
     def _refuse(self, effect: messages.Refuse) -> None:
         self._observer.turned_away(effect.request, effect.error)

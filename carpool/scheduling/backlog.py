@@ -30,7 +30,8 @@ class Backlog:
     rows the predictor takes in one call of a key.
     """
 
-    # Mutable state: the totals, and, the last two in the order in which queues got there:
+    # Mutable state: the totals, which `_change` alone writes, as it does those of queues and _full; and, the last two
+    # in the order in which queues got there:
     # _queues       by batch key
     # _tiers        their fifos by age, apart by tier; where there are many, until nothing waits
     # _full         those with at least a batch of rows, bytes or cost
@@ -42,9 +43,19 @@ class Backlog:
         self._tiers: dict[int, OldestFirst] = {}
         self._full: OrderedDict[Queue, None] = OrderedDict()
         self._partly_sent: OrderedDict[Queue, None] = OrderedDict()
-        self.rows = 0
-        self.size = 0
+        self._rows = 0
+        self._size = 0
         self.levels: dict[int, int] = {}
+
+    @property
+    def rows(self) -> int:
+        """Instances that wait."""
+        return self._rows
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return self._size
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -73,72 +84,57 @@ class Backlog:
         earliest of its queue, and the queue is not full.
         """
         limits, rows = self._limits, request.rows
-        if limits.row_costs is not None:  # first of all, as that may fail
-            request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
-        if limits.row_lengths is not None:
-            request.length = max(limits.row_lengths(request.payload, 0, rows))
-        queue = self._queues.get(request.place)
-        if queue is None:
-            queue = self._queues[request.place] = Queue(request.place, limits, request.max_batch_size)
-            if not self._learned.is_empty:
-                self._fit(queue, request)
-        # As `tier_of` tells, without a call for each request.
-        tier: int = rows > limits.small_batch_threshold
+        if limits.row_costs is not None or limits.row_lengths is not None:
+            self._measure(request)  # first of all, as that may fail
+        tier: int = rows > limits.small_batch_threshold  # as `tier_of` tells
         if request.priority:
             tier -= 2 * request.priority
             self._count(request, rows)
+        queue = self._queues.get(request.place) or self._new_queue(request)
         fifo = queue.fifos.get(tier)
         is_notable = fifo is None
         if fifo is None:
-            fifo = self._new_fifo(queue, tier, request.sequence)
+            fifo = self._new_fifo(queue, request, tier)
         fifo.requests.append(request)
         if request.goal < queue.known_goal:
             queue.known_goal = request.goal
             is_notable = True
-        queue.cost += request.cost_queued
-        queue.rows += rows
-        queue.size += request.size
-        self.rows += rows
-        self.size += request.size
-        # As `queue.is_full` tells, without a call for each request.
-        if (
-            queue.rows < queue.max_batch_size
-            and queue.size < queue.max_batch_bytes
-            and queue.cost < limits.max_batch_cost
-        ):
-            return is_notable
-        self._full[queue] = None
-        return True
+        # As `_change` does, without one more call for each request.
+        self._rows += rows
+        self._size += request.size
+        if queue.change(rows, request.size, request.cost_queued):
+            self._full[queue] = None
+            return True
+        return is_notable
 
     def add_all(self, requests: Sequence[Request]) -> bool:
         """As `add` for each of them, in this order; returns False if that did for all."""
         limits, threshold, count = self._limits, self._limits.small_batch_threshold, len(requests)
+        is_measured = limits.row_costs is not None or limits.row_lengths is not None
         is_notable, at = False, 0
         while at < count:
-            request = requests[at]
-            is_notable |= self.add(request)
+            first = requests[at]
+            is_notable |= self.add(first)
             # Those like it that follow go with it, as mostly all of them are alike.
-            place, tier = request.place, tier_of(request, limits)
-            rows = size = 0
+            place, tier, queue = first.place, tier_of(first, limits), self._queues[first.place]
+            rows, size, goal = 0, 0, queue.known_goal
             start = at = at + 1
-            known_goal = self._queues[place].known_goal
-            while at < count and limits.row_costs is None and limits.row_lengths is None:
+            while at < count and not is_measured:
                 request = requests[at]
                 if request.place != place or (request.rows > threshold) - 2 * request.priority != tier:
                     break
-                if request.goal < known_goal:  # one that is notable
-                    break
                 rows += request.rows
                 size += request.size
+                if request.goal < goal:
+                    goal = request.goal
                 at += 1
             if at > start:
-                queue = self._queues[place]
                 queue.fifos[tier].requests.extend(requests[start:at])
-                self._subtract(queue, -rows, -size, 0)
-                self._count(requests[start], rows)
-                if queue.is_full:
-                    self._full[queue] = None
-                    is_notable = True
+                is_notable |= goal < queue.known_goal
+                queue.known_goal = goal
+                if first.priority:
+                    self._count(first, rows)
+                is_notable |= self._change(queue, rows, size, 0.0)
         return is_notable
 
     def has(self, request: Request) -> bool:
@@ -148,17 +144,13 @@ class Backlog:
 
     def remove(self, request: Request) -> None:
         """Take a request out that waits, wherever it stands."""
-        queue = self._queues[request.place]
-        self._count(request, -request.rows_queued)
-        self._subtract(queue, request.rows_queued, request.size_queued, request.cost_queued)
+        queue = self._without(request)
         queue.discard(request)
         self._update(queue)
 
     def withdraw(self, request: Request) -> None:
         """As `remove`, for an uncut request that goes on waiting in another backlog."""
-        queue = self._queues[request.place]
-        self._count(request, -request.rows)
-        self._subtract(queue, request.rows, request.size, request.cost_queued)
+        queue = self._without(request)
         queue.withdraw(request)
         self._update(queue)
 
@@ -206,14 +198,16 @@ class Backlog:
         """
         limits = self._limits
         room = queue.max_batch_size if rows is None else max(1, min(rows, queue.max_batch_size))
-        is_all = queue.rows <= room and queue.size <= queue.max_batch_bytes and queue.cost <= limits.max_batch_cost
-        if is_all and chosen is None:
+        waiting = queue.sums
+        is_all = waiting.rows <= room and waiting.size <= queue.max_batch_bytes
+        if is_all and waiting.cost <= limits.max_batch_cost and chosen is None:
             return self._take_all(queue)
         parts = packing.pack(chosen or queue, room, limits, queue.max_batch_size, queue.max_batch_bytes)
         rows, size, cost = 0, 0, 0.0
         for request, start, stop in parts:
             rows += stop - start
-            self._count(request, start - stop)
+            if request.priority:
+                self._count(request, start - stop)
             size += request.size_queued
             cost += request.cost_queued
             request.rows_taken = stop
@@ -227,7 +221,7 @@ class Backlog:
                 if not start:
                     request.cut()
         queue.left(0 if chosen is None else len(parts))
-        self._subtract(queue, rows, size, cost)
+        self._change(queue, -rows, -size, -cost)
         if queue.is_partly_sent:
             self._partly_sent[queue] = None
         self._update(queue)
@@ -241,18 +235,14 @@ class Backlog:
             for request in queue:
                 payload, start, stop = request.payload, request.rows_taken, request.rows
                 request.cost_queued = 0.0 if costs is None else sum(costs(payload, start, stop))
-            queue.cost = sum([request.cost_queued for request in queue])
-        self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
+            self._change(queue, 0, 0, sum([request.cost_queued for request in queue]) - queue.sums.cost)
 
     def resize(self, key: Hashable) -> None:
         """Adapt to what was learned of a batch key, also where its requests are kept apart."""
         for queue in self._queues.values():
             if queue.oldest.key == key:
                 self._fit(queue, queue.oldest)
-                if queue.is_full:
-                    self._full[queue] = None
-                else:
-                    self._full.pop(queue, None)
+                self._change(queue, 0, 0, 0.0)
 
     def withdraw_all(self, key: Hashable) -> Sequence[Request]:
         """As `withdraw` for all of a key but those of which some rows have left; returns them."""
@@ -263,15 +253,28 @@ class Backlog:
 
     def _fit(self, queue: Queue, request: Request) -> None:
         """Let a queue with this request have batches of as many rows and bytes as the predictor takes."""
-        most = min(request.max_batch_size, self._learned.most(request.key))
-        queue.resize(most, self._learned.most_bytes(request.key))
+        learned = self._learned.of(request.key)
+        queue.resize(min(request.max_batch_size, learned.rows), learned.size)
 
-    def _new_fifo(self, queue: Queue, tier: int, sequence: int) -> PriorityFifo:
+    def _new_queue(self, first: Request) -> Queue:
+        queue = self._queues[first.place] = Queue(first.place, self._limits, first.max_batch_size)
+        if not self._learned.is_empty:
+            self._fit(queue, first)
+        return queue
+
+    def _new_fifo(self, queue: Queue, first: Request, tier: int) -> PriorityFifo:
         fifos = self._tiers.get(tier)
         if fifos is None:
             fifos = self._tiers[tier] = OldestFirst(tier)
-        fifo = queue.fifos[tier] = fifos.new_fifo(queue, sequence, len(self._queues))
+        fifo = queue.fifos[tier] = fifos.new_fifo(queue, first.sequence, len(self._queues))
         return fifo
+
+    def _measure(self, request: Request) -> None:
+        costs, lengths = self._limits.row_costs, self._limits.row_lengths
+        if costs is not None:
+            request.cost_queued = sum(costs(request.payload, 0, request.rows))
+        if lengths is not None:
+            request.length = max(lengths(request.payload, 0, request.rows))
 
     def _take_all(self, queue: Queue) -> list[Part]:
         new, part = tuple.__new__, Part  # past the constructor of the named tuple, which costs more than all the rest
@@ -285,34 +288,39 @@ class Backlog:
             request.was_sent = True
         for fifo in queue.fifos.values():
             fifo.requests.clear()
-        self.rows -= queue.rows
-        self.size -= queue.size
-        queue.rows = queue.size = 0
-        queue.cost = 0.0
-        if self._full:
-            self._full.pop(queue, None)
+        rows, size, cost = queue.sums
+        self._change(queue, -rows, -size, -cost)
         if self._partly_sent:
             self._partly_sent.pop(queue, None)
         self._drop(queue)
         return parts
 
-    def _subtract(self, queue: Queue, rows: int, size: int, cost: float) -> None:
-        queue.rows -= rows
-        queue.size -= size
-        queue.cost -= cost
-        self.rows -= rows
-        self.size -= size
+    def _without(self, request: Request) -> Queue:
+        """The queue of a request that leaves it, whose sums are already without it."""
+        queue = self._queues[request.place]
+        if request.priority:
+            self._count(request, -request.rows_queued)
+        self._change(queue, -request.rows_queued, -request.size_queued, -request.cost_queued)
+        return queue
+
+    def _change(self, queue: Queue, rows: int, size: int, cost: float) -> bool:
+        """So much more waits, or less: nothing else writes sums, or knows who is full. Returns whether the queue is."""
+        self._rows += rows
+        self._size += size
+        if queue.change(rows, size, cost):
+            self._full[queue] = None
+            return True
+        if self._full:
+            self._full.pop(queue, None)
+        return False
 
     def _count(self, request: Request, rows: int) -> None:
-        """So many instances of a request wait now that did not, or fewer."""
-        if request.priority:
-            waiting = self.levels[request.priority] = self.levels.get(request.priority, 0) + rows
-            if not waiting:
-                del self.levels[request.priority]
+        """So many instances of another level than the usual one wait now that did not, or fewer."""
+        waiting = self.levels[request.priority] = self.levels.get(request.priority, 0) + rows
+        if not waiting:
+            del self.levels[request.priority]
 
     def _update(self, queue: Queue) -> None:
-        if not queue.is_full:
-            self._full.pop(queue, None)
         if not queue.is_partly_sent:
             self._partly_sent.pop(queue, None)
         if not queue.rows:

@@ -1,11 +1,17 @@
 """A limit on what one call may carry, in rows or in bytes, as what was refused and what was answered tell it.
 
 It is raised again: now and then one larger batch is tried, half-way to what was refused, then that, then twice as much.
-After each that is refused the pause before the next one doubles.
+A trial has three states, and what is learned meanwhile begins it anew:
+
+    state     until                                              then
+    RESTING   its time has come                                  DUE
+    DUE       a batch leaves that is large enough                OUT
+    OUT       that is answered, which begins it anew, or fails   RESTING, for twice as long
 """
 
 from __future__ import annotations
 
+import enum
 import math
 
 from carpool.scheduling.messages import Batch
@@ -20,37 +26,48 @@ _LONGEST_PAUSE = 600.0
 _ENOUGH_DOUBTS = 3
 
 
-class Trial:
-    """When what was refused is tried again: from `at` on, when it `is_due`, by one `batch` at a time."""
+class State(enum.Enum):
+    """Of a trial, as told above."""
 
-    __slots__ = ("at", "batch", "is_due", "pause")
+    RESTING = enum.auto()
+    DUE = enum.auto()
+    OUT = enum.auto()
+
+
+class Trial:
+    """When what was refused is tried again, by one `batch` at a time; it rests until `at`."""
+
+    __slots__ = ("at", "batch", "pause", "state")
 
     def __init__(self) -> None:
+        self.state = State.RESTING
         self.pause = _FIRST_PAUSE
         self.at = math.inf
-        self.is_due = False
         self.batch: Batch | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next batch may be larger than the limit."""
+        return self.state is State.DUE
 
     def begin(self, now: float, pause: float = _FIRST_PAUSE) -> None:
         """Something else is known, since now."""
-        self.pause = pause
-        self.at = now + pause
-        self.is_due = False
-        self.batch = None
-
-    def postpone(self, now: float) -> None:
-        """It failed."""
-        self.batch = None
-        self.pause = min(_LONGEST_PAUSE, self.pause * 2)
-        self.at = now + self.pause
+        self.state, self.batch = State.RESTING, None
+        self.pause, self.at = pause, now + pause
 
     def left(self, batch: Batch, is_one: bool, now: float) -> None:
         """A regular batch left, which is one if it was due."""
-        if self.batch is None and not self.is_due:
-            self.is_due = now >= self.at
-        elif self.batch is None and is_one:
-            self.batch = batch
-            self.is_due = False
+        if self.state is State.RESTING and now >= self.at:
+            self.state = State.DUE
+        elif self.state is State.DUE and is_one:
+            self.state, self.batch = State.OUT, batch
+
+    def failed(self, batch: Batch, now: float) -> bool:
+        """A batch was refused, or failed. Returns whether it was the one that was tried."""
+        if self.state is not State.OUT or self.batch is not batch:
+            return False
+        self.begin(now, min(_LONGEST_PAUSE, self.pause * 2))
+        return True
 
 
 class Limit:
@@ -93,15 +110,15 @@ class Limit:
             self.trial.begin(now)
         if weight > self.size:
             self.size = float(weight)
-            self.trial.is_due = False
+            if self.trial.is_due:
+                self.trial.state = State.RESTING
         if weight >= self.refused:
             self.refused = math.inf
 
     def too_much(self, batch: Batch, weight: int, now: float) -> None:
         """So much was refused, if it was tried."""
-        if self.trial.batch is batch:
+        if self.trial.failed(batch, now):
             self.refused = min(self.refused, weight)
-            self.trial.postpone(now)
 
     @property
     def larger(self) -> float:

@@ -23,6 +23,7 @@ from carpool.scheduling.learned_limits import LearnedLimits, Search
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch, Part, Reason, Request, Suspects
 
+# So many retries may be saved up: enough to isolate culprits in several batches at once.
 _BURST = 100.0
 
 # Full batches of requests that wait to be cleared; with more, finding culprits takes longer than the other requests of
@@ -41,28 +42,6 @@ REFUSALS = (errors.Remedy.HALVES, errors.Remedy.HALVES_WHILE_WELL)
 _WATCHED = (Reason.ISOLATE, Reason.SMALLER, Reason.SUSPECT)
 
 
-class TokenBucket:
-    """A bucket of retry calls: every regular batch puts `rate` in, every retry takes one out.
-
-    It starts full with 100, enough to isolate culprits in several batches at once; in the long run retries that go
-    before regular batches are at most `rate` times those.
-    """
-
-    def __init__(self) -> None:
-        self.tokens = _BURST
-
-    def earn(self, rate: float) -> None:
-        """A regular batch went out."""
-        self.tokens = min(_BURST, self.tokens + rate)
-
-    def spend(self) -> bool:
-        """Take one retry; False if the budget cannot pay for it."""
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
-
-
 class Retry(NamedTuple):
     """Rows that travel because of a failure, and why; in which search, if their batch was refused."""
 
@@ -72,13 +51,16 @@ class Retry(NamedTuple):
 
 
 class Retries:
-    """Parts of failed batches that wait for a slot, the latest first: what is begun is finished before more begins."""
+    """Parts of failed batches that wait for a slot, the latest first: what is begun is finished before more begins.
+
+    `budget` is how many of them may go before regular batches, each of which puts some in; in the long run no more go.
+    """
 
     # Mutable state: what goes before all else, what has to be paid for, the budget for that, and instances of both.
     def __init__(self) -> None:
         self._free: deque[Retry] = deque()
         self._paid: deque[Retry] = deque()
-        self.budget = TokenBucket()
+        self.budget = _BURST
         self.rows = 0
 
     def __bool__(self) -> bool:
@@ -94,7 +76,7 @@ class Retries:
 
     def next(self, ignores_budget: bool) -> Retry | None:
         """What goes now, less those who left or go whole. With `ignores_budget` the budget neither decides nor pays."""
-        while self._free or (self._paid and (ignores_budget or self.budget.tokens >= 1)):
+        while self._free or (self._paid and (ignores_budget or self.budget >= 1)):
             waiting = self._free or self._paid
             parts, reason, search = found = waiting.popleft()
             self.rows -= _rows(found)
@@ -103,7 +85,7 @@ class Retries:
             ]
             if still_open:
                 if waiting is self._paid and not ignores_budget:
-                    self.budget.spend()
+                    self.budget -= 1
                 return Retry(still_open, reason, search)
         return None
 
@@ -139,7 +121,7 @@ class Isolation:
     def __init__(self, limits: Limits, traits: suspicion.Traits, learned: LearnedLimits) -> None:
         self.quarantine = suspicion.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait), learned)
         self.is_calm = True
-        """Whether nothing waits here and nobody is suspected; then nothing here needs asking."""
+        """Whether nothing waits here, is suspected or in doubt, and no outcome awaited; then nothing needs asking."""
         self._limits = limits
         self._learned = learned
         self._retries = Retries()
@@ -158,7 +140,7 @@ class Isolation:
 
     def calm_down(self) -> None:
         """See whether all of it is over."""
-        self.is_calm = not (self or not self._suspicion.is_calm)
+        self.is_calm = self._suspicion.is_calm and not (self or self._doubtful_in_a_row)
 
     def suspects(self, request: Request, now: float) -> bool:
         """Whether a request resembles rejected ones and must travel alone; `add` or `refusal` deals with it."""
@@ -188,7 +170,7 @@ class Isolation:
 
     def regular_left(self, now: float) -> None:
         """A regular batch leaves: it earns calls for retries and, while it is not calm, for suspects."""
-        self._retries.budget.earn(self._limits.retry_budget)
+        self._retries.budget = min(_BURST, self._retries.budget + self._limits.retry_budget)
         if not self.is_calm:
             self.quarantine.regular_left(now)
 
@@ -238,7 +220,7 @@ class Isolation:
         Returns who is not suspected any more.
         """
         self._doubtful_in_a_row = 0
-        if self.is_calm or batch.reason in _WATCHED or self._suspicion.is_calm:
+        if batch.reason in _WATCHED:
             return ()
         request = batch.parts[sample % len(batch.parts)].request
         if request.open and self._suspicion.answered_together(request, len(batch.parts)):
@@ -292,8 +274,9 @@ class Isolation:
         if reason is Reason.ISOLATE and learned.separates(key, is_sure=len(parts) == 2):
             groups = learned.by_length(parts)
         may_be_cut = reason is Reason.SMALLER or (reason is Reason.ISOLATE and len(parts) > 1)
-        if len(groups) == 1 and may_be_cut and _rows(retry) > learned.most(key):
-            groups = packing.pieces(parts, int(learned.most(key)), math.inf, self._limits)
+        most = learned.of(key).rows
+        if len(groups) == 1 and may_be_cut and _rows(retry) > most:
+            groups = packing.pieces(parts, int(most), math.inf, self._limits)
         self._retries.add(groups[1:], reason, search, is_free=True)
         return Retry(groups[0], reason, search)
 
@@ -345,7 +328,7 @@ class Isolation:
         if is_mixed and self._learned.separates(batch.key, is_sure=True):
             self._retries.add(lengths, Reason.ISOLATE, search, is_free=True)
             return True
-        is_payable = self._limits.retry_budget or self._retries.budget.tokens >= self._retries.unpaid + 2
+        is_payable = self._limits.retry_budget or self._retries.budget >= self._retries.unpaid + 2
         if not is_payable or self._retries.rows > _MOST_UNCLEARED * self._limits.max_batch_size:
             return False
         self._suspicion.watch([part.request for part in parts])

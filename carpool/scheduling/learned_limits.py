@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
 
 from carpool.scheduling import call_limits, packing
 from carpool.scheduling.limits import Limits
@@ -66,14 +67,25 @@ class Search:
         self.parent: Search | None = batch.search
 
 
+class Holds(NamedTuple):
+    """Of the next batch of a key: the most rows, the most bytes, and whether rows are kept apart by their lengths."""
+
+    rows: float = math.inf
+    size: float = math.inf
+    is_apart: bool = False
+
+
+ANYTHING: Final = Holds()
+
+
 class _Key:
     """Of one key: limits, of `most` rows that the caller of the core allows, and whether lengths mix.
 
     `proofs` and `apart` count refused batches whose rows were all answered: in pieces, or apart by their lengths.
-    Lengths are trusted until `trusted_until`.
+    Lengths are trusted until `trusted_until`. `holds` is what comes of all that.
     """
 
-    __slots__ = ("apart", "lengths", "most", "proofs", "rows", "size", "trusted_until", "used_at")
+    __slots__ = ("apart", "holds", "lengths", "most", "proofs", "rows", "size", "trusted_until", "used_at")
 
     def __init__(self, most: float) -> None:
         self.most = most
@@ -81,6 +93,7 @@ class _Key:
         self.size = call_limits.Limit()
         self.lengths = call_limits.Trial()
         self.proofs = self.apart = 0
+        self.holds = ANYTHING
         self.trusted_until = self.used_at = -math.inf
 
     @property
@@ -95,16 +108,9 @@ class LearnedLimits:
     cleared by whoever asks for them.
     """
 
-    # Mutable state: `now`, `bytes_now`, `apart` and _keys, all by the hash of a key, as keys may be large; `is_empty`,
-    # of those; `lessons`.
+    # Mutable state: _keys, by the hash of a key, as keys may be large; `is_empty`, of those; `lessons`.
     # Equal hashes of different keys do no harm: a limit that is too low is raised again.
     def __init__(self, limits: Limits) -> None:
-        self.now: dict[int, float] = {}
-        """The most rows of the next batch, by the hash of its key, where there is such a limit."""
-        self.bytes_now: dict[int, float] = {}
-        """The most bytes, likewise."""
-        self.apart: set[int] = set()
-        """Whose requests are kept apart by the lengths of their rows."""
         self.is_empty = True
         """Whether nothing is known of any key: then only refusals need telling."""
         self.lessons: list[Learned] = []
@@ -113,13 +119,15 @@ class LearnedLimits:
 
     # --- questions ---------------------------------------------------------------------------------------------
 
-    def most(self, key: Hashable) -> float:
-        """Rows that the next batch of a key may have; infinity if nothing was learned of it."""
-        return self.now.get(hash(key), math.inf) if self.now else math.inf
+    def of(self, key: Hashable) -> Holds:
+        """What holds for the next batch of a key."""
+        known = self._keys.get(hash(key))
+        return ANYTHING if known is None else known.holds
 
-    def most_bytes(self, key: Hashable) -> float:
-        """Its bytes, likewise."""
-        return self.bytes_now.get(hash(key), math.inf) if self.bytes_now else math.inf
+    @property
+    def now(self) -> dict[int, float]:
+        """The most rows of the next batch, by the hash of its key, where there is such a limit."""
+        return {place: known.holds.rows for place, known in self._keys.items() if known.holds.rows < math.inf}
 
     def smallest(self, now: float) -> float:
         """The smallest limit on rows of any key that is in use; 0 if there is none."""
@@ -139,7 +147,7 @@ class LearnedLimits:
     def place_of(self, request: Request) -> Hashable:
         """With whom an accepted request may share a batch, as far as that is learned."""
         key, row_shape = request.key, self._limits.row_shape
-        if row_shape is None or hash(key) not in self.apart:
+        if row_shape is None or not self.of(key).is_apart:
             return key
         shape = row_shape(request.payload)
         return Apart(key, shape, request.sequence if shape is None else 0)
@@ -260,8 +268,7 @@ class LearnedLimits:
             known.rows.too_much(batch, self._padded(batch.rows), now)
             known.size.too_much(batch, self._bytes(known, batch.parts), now)
         for trial in (known.rows.trial, known.size.trial, known.lengths):
-            if trial.batch is batch:
-                trial.postpone(now)
+            trial.failed(batch, now)
 
     def left(self, batch: Batch, now: float) -> bool:
         """A batch left. Returns as `answered` does: there is to be a larger batch, or one of several lengths, or none
@@ -328,26 +335,21 @@ class LearnedLimits:
 
     def _keep(self, known: _Key, key: Hashable, now: float) -> bool:
         """Note what is known of a key, if that is worth anything. Returns whether something else holds for it."""
-        place = hash(key)
-        rows, size = known.rows, known.size
-        before = self.now.pop(place, math.inf), self.bytes_now.pop(place, math.inf), place in self.apart
-        self._keys.pop(place, None)
-        self.apart.discard(place)
-        if rows.size < min(known.most, self._limits.max_batch_size):
-            self.now[place] = self._raised(rows) if rows.trial.is_due else rows.size
-        else:
+        place, rows, size, before = hash(key), known.rows, known.size, known.holds
+        if rows.size >= min(known.most, self._limits.max_batch_size):
             rows.size = math.inf
-        if size.size < math.inf:
-            self.bytes_now[place] = size.larger if size.trial.is_due else size.size
-        if known.is_apart and not known.lengths.is_due:
-            self.apart.add(place)
-        after = self.now.get(place, math.inf), self.bytes_now.get(place, math.inf), place in self.apart
-        if place in self.now or place in self.bytes_now or known.proofs or known.apart or known.trusted_until > now:
+        known.holds = Holds(
+            self._raised(rows) if rows.size < math.inf and rows.trial.is_due else rows.size,
+            size.larger if size.size < math.inf and size.trial.is_due else size.size,
+            known.is_apart and not known.lengths.is_due,
+        )
+        self._keys.pop(place, None)
+        if known.holds != ANYTHING or known.proofs or known.apart or known.trusted_until > now:
             known.used_at = now
             self._keys[place] = known
             self._forget_old(now)
         self.is_empty = not self._keys
-        return after != before
+        return known.holds != before
 
     def _raised(self, rows: call_limits.RowLimit) -> float:
         """The size of the next larger batch."""
@@ -363,9 +365,6 @@ class LearnedLimits:
             if len(self._keys) <= _MOST_KEYS and now - oldest.used_at < _MEMORY_SECONDS:
                 return
             del self._keys[place]
-            self.now.pop(place, None)
-            self.bytes_now.pop(place, None)
-            self.apart.discard(place)
 
     def _bytes(self, known: _Key, parts: Sequence[Part]) -> int:
         """Bytes of these, where they matter."""

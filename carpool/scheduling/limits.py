@@ -43,7 +43,7 @@ class Limits:
     time is found out; else all of them, until batches show that it does not.
 
     `retry_budget` is the number of extra predictor calls that each regular batch earns for isolating failures, see
-    `isolation.TokenBucket`.
+    `isolation.Retries`.
 
     A batch carries at most `max_batch_size` instances, `max_batch_bytes` of request bodies and `max_batch_cost` of what
     `row_costs` measures (None: costs nothing); only an instance that is over a limit by itself goes beyond it, alone.
@@ -92,7 +92,8 @@ class Admission:
 
     def has_room(self, waiting: int, size: int) -> bool:
         """Whether so many instances may wait in all, and so many bytes more be held."""
-        return waiting <= self._limits.max_queue_instances and self._memory.has_room(size)
+        memory = self._memory
+        return waiting <= self._limits.max_queue_instances and memory.held + size <= memory.limit
 
     def refusal(self, request: Request, waiting: int, draining: bool) -> errors.CarpoolError | None:
         """Why this request cannot be taken while so many instances wait, or None."""

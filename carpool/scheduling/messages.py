@@ -28,7 +28,7 @@ class Request:
     # Set by the caller, constant:     key rows size timeout tag max_batch_size priority
     # Owned by the scheduler, mutable: everything else; `place` is the key of the queue that it waits in, or did
     __slots__ = (
-        "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "key", "length", "max_batch_size",
+        "_key", "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "length", "max_batch_size",
         "open", "payload", "pieces", "place", "priority", "replier", "rows", "rows_answered", "rows_taken",
         "sequence", "size", "size_queued", "tag", "timeout", "was_sent",
     )  # fmt: skip
@@ -57,7 +57,7 @@ class Request:
         max_batch_size: float = math.inf,
         priority: int = 0,
     ) -> None:
-        self.key = self.place = key
+        self._key = self.place = key
         self.rows = rows
         self.size = size
         self.payload = payload
@@ -76,6 +76,11 @@ class Request:
     def cut(self) -> None:
         """Its rows go in several calls, and come back in pieces."""
         self.pieces, self.rows_answered = [], 0
+
+    @property
+    def key(self) -> Hashable:
+        """With whom it may share a batch, from its first moment to its last; `place` is what changes."""
+        return self._key
 
     @property
     def rows_queued(self) -> int:

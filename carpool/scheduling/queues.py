@@ -11,12 +11,21 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 from carpool.scheduling import packing
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Part, Request
 
 _SLACK = 64
+
+
+class Sums(NamedTuple):
+    """What waits: instances, their bytes, and what they cost."""
+
+    rows: int
+    size: int
+    cost: float
 
 
 def tier_of(request: Request, limits: Limits) -> int:
@@ -66,15 +75,15 @@ class PriorityFifo:
 
 
 class Queue:
-    """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost.
+    """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait; only `change` writes them.
 
     `known_goal` is the earliest goal of those that wait, minus infinity where that has to be looked up. `fifos` has
     those that are not empty, by tier. `max_batch_size` and `max_batch_bytes` are what one batch of them may carry.
     """
 
     __slots__ = (
-        "_limits", "_stale", "cost", "fifos", "key", "known_goal", "max_batch_bytes", "max_batch_size", "rows",
-        "size",
+        "_cost", "_limits", "_rows", "_size", "_stale", "fifos", "key", "known_goal", "max_batch_bytes",
+        "max_batch_size",
     )  # fmt: skip
 
     def __init__(self, key: Hashable, limits: Limits, most: float = math.inf, most_bytes: float = math.inf) -> None:
@@ -84,15 +93,39 @@ class Queue:
         self._stale = 0  # requests in the fifos that do not wait any more, at most
         self.key = key
         self.known_goal = math.inf
-        self.rows = 0
-        self.size = 0
-        self.cost = 0.0
+        self._rows = 0
+        self._size = 0
+        self._cost = 0.0
         self.fifos: dict[int, PriorityFifo] = {}
 
     def resize(self, most: float, most_bytes: float) -> None:
         """Adapt to changed limits, and to how many rows and bytes the predictor takes."""
         self.max_batch_size = int(min(self._limits.max_batch_size, most))
         self.max_batch_bytes = min(self._limits.max_batch_bytes, most_bytes)
+
+    @property
+    def rows(self) -> int:
+        """Instances that still wait."""
+        return self._rows
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return self._size
+
+    @property
+    def sums(self) -> Sums:
+        """All that waits."""
+        return Sums(self._rows, self._size, self._cost)
+
+    def change(self, rows: int, size: int, cost: float) -> bool:
+        """So much more waits, or less where that is negative. Returns whether the queue is full."""
+        self._rows = rows = self._rows + rows
+        self._size = size = self._size + size
+        self._cost = cost = self._cost + cost
+        return rows > 0 and (
+            rows >= self.max_batch_size or size >= self.max_batch_bytes or cost >= self._limits.max_batch_cost
+        )
 
     @property
     def oldest(self) -> Request:
@@ -120,15 +153,12 @@ class Queue:
     @property
     def is_full(self) -> bool:
         """Whether the next batch is as large as it can get: waiting would not let it carry more."""
-        limits = self._limits
-        return (
-            self.rows >= self.max_batch_size or self.size >= self.max_batch_bytes or self.cost >= limits.max_batch_cost
-        )
+        return self.change(0, 0, 0.0)
 
     @property
     def is_partly_sent(self) -> bool:
         """Whether the request that travels first was cut: its first rows travel, or were answered, already."""
-        return bool(self.rows) and bool(self.first.rows_taken)
+        return bool(self._rows) and bool(self.first.rows_taken)
 
     @property
     def next_rows(self) -> int:
@@ -250,11 +280,18 @@ class Deadlines:
             heapq.heappush(self._heap, (deadline, request.sequence, request))
 
     def add_all(self, requests: Sequence[Request]) -> None:
-        """As `add` for each of them, in this order. It is quicker if none has an end."""
+        """As `add` for each of them, in this order. It is quicker if none has an end, or if they ascend."""
         if requests[0].deadline == math.inf and all(request.deadline == math.inf for request in requests):
             self._endless.update(requests)
-        else:
-            for request in requests:
+            return
+        queue = self._queue
+        for request in requests:
+            deadline = request.deadline
+            if self._latest <= deadline < math.inf:
+                self._latest = deadline
+                self._open += 1
+                queue.append(request)
+            else:
                 self.add(request)
 
     def forget(self, closed: Collection[Request]) -> None:

@@ -2,10 +2,10 @@
 
 Its rules, each with what carries it out:
 
-1. Requests with equal keys may share a batch, up to its limits in rows, bytes and cost. Higher levels of priority (a
-   number of the caller's), and small requests if so configured, overtake others for a while; else all go by arrival. A
-   request is cut only if it is too large for any batch. (`Scheduler._cut`, `packing.pack`, `queues.tier_of`; rows of
-   like length: `lengths.Groups.pick`)
+1. Requests with equal keys may share a batch, up to its limits in rows, bytes and cost. Those of a higher level, which
+   is the priority that a caller gives them as a number, and small ones if so configured, overtake others for a while;
+   else all go by arrival. A request is cut only if it is too large for any batch. (`Scheduler._cut`, `packing.pack`,
+   `queues.tier_of`; rows of like length: `lengths.Groups.pick`)
 2. A batch leaves when there is a slot and the policy says that it is due. Until that moment requests join it. One
    that is out for far longer than it should be keeps its slot, and nothing else waits for it. (`Scheduler._fill`,
    `policy.Policy.choose`, `predictor_model.PredictorModel.passed`)
@@ -13,19 +13,20 @@ Its rules, each with what carries it out:
    (`limits.Admission.refusal`, `policy.Policy.arrived`)
 4. Answers go to those who still wait, each its own rows in its own order; a cut request is answered with its last part.
    (`Scheduler.done`, `messages.split_predictions`)
-5. After a failure the error's remedy, which is what may still be done for the members of a batch, decides what goes
-   again (`Scheduler.failed`, `isolation.Isolation.failed`):
+5. After a failure the error says what may still be done for the members of the batch: its remedy. So each error has
+   one outcome (`Scheduler.failed`, `isolation.Isolation.failed`; which status has which remedy is the sidecar's):
 
-   | remedy | what goes again | before regular batches |
+   | error, for example | remedy | what happens |
    |---|---|---|
-   | give up | nothing: all are told | |
-   | resend once | the batch as it was, unless it was resent | always |
-   | halves | both halves, until one member is left, who is told | as far as a budget pays, else when nothing waits |
-   | halves while well | likewise, unless lone requests keep failing too: then all are told | likewise |
-   | apart | the odd one alone and the others together, or halves | always |
-   | one by one | each alone, and whole if it was cut | always |
-   | smaller | all of it in smaller pieces; who is too large alone is told | always |
+   | too late, overloaded, not to be reached | give up | all members are told |
+   | the call broke off before its answer | resend once | the batch goes as it was, unless it was resent |
+   | 400, 422, an answer that does not fit | halves | the halves go, and theirs, until one is left and told |
+   | 500 where a request may be its cause | halves while well | likewise, but all are told while lone ones fail too |
+   | one does not go with the others | apart | it goes alone and the others together, or the halves go |
+   | an answer whose rows are nobody's | one by one | each goes alone, and whole if it was cut |
+   | too large, memory is full | smaller | all of it goes in pieces; who is too large alone is told |
 
+   What goes again goes before regular batches, but halves only as far as a budget pays, else when nothing waits.
    What the predictor refuses for its size, or together though all of it was answered in parts, is also learned: later
    batches of that key are smaller, or of one length, for a while. (`learned_limits.LearnedLimits.refused`,
    `learned_limits.LearnedLimits.proved`)
@@ -36,7 +37,7 @@ Its rules, each with what carries it out:
 8. When the last caller of a batch leaves, the batch is abandoned: its slot is for those who do wait, as soon as its
    call is broken off or ends. A batch whose members were all refused ends with its call. (`Scheduler.cancel`)
 9. While draining every batch is due; when aborted nothing is sent any more, and everybody is refused.
-   (`Scheduler.drain`, `Scheduler._decide`, `Scheduler.abort`)
+   (`Scheduler.drain`, `Scheduler._next_batch`, `Scheduler.abort`)
 10. Where an event fails in itself, by a bug or for lack of memory, those whom it concerns are refused at once.
     (`Scheduler.give_up`, `Scheduler._lost`)
 
@@ -71,19 +72,19 @@ from carpool.scheduling.messages import (
     Suspects,
     split_predictions,
 )
-from carpool.scheduling.policy import Decision, Drop, Policy, Release, Wait
+from carpool.scheduling.policy import Drop, Policy, Release, Wait
 from carpool.scheduling.queues import Deadlines
 
 STATE = """
 attribute        what it is                                  written by
-backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _cut, _decide,
+backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _cut, _next_batch,
                                                              give_up, _close, _keep_whole, limits_changed, _resize
 learned_limits   what the predictor takes in one call        _learn_from, _lessons, failed, _fill
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
                                                              _keep_whole, _fill, _next_batch, _next_after_failures,
                                                              limits_changed, _resize, _learn_from
 in_flight        batches at the predictor, as they left      _fill, done, failed
-policy           what it learned of the predictor            submit, _accept_all, done, failed, _fill, _decide,
+policy           what it learned of the predictor            submit, _accept_all, done, failed, _fill, _next_batch,
                                                              limits_changed, and whoever calls reconsider
 limits           the numbers it obeys                        whoever calls limits_changed
 ledger           bytes held by open requests, and by others  _accept, _accept_all, _forget, limits_changed,
@@ -182,7 +183,7 @@ class Scheduler:
         if error is not None:
             return (Refuse(request, error),)
         self._accept(request)
-        if self.learned_limits.apart:
+        if not self.learned_limits.is_empty:
             request.place = self.learned_limits.place_of(request)
         is_notable = self.backlog.add(request)
         # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
@@ -201,7 +202,7 @@ class Scheduler:
         now = self._clock()
         if not self._accept_all(requests, now):
             return self._submit_each(requests, now)
-        if self.learned_limits.apart:
+        if not self.learned_limits.is_empty:
             for request in requests:
                 request.place = self.learned_limits.place_of(request)
         is_notable = self.backlog.add_all(requests)
@@ -234,7 +235,8 @@ class Scheduler:
                 self.groups.completed(batch, now)
             if batch.search is not None or not self.learned_limits.is_empty:
                 self._learn_from(batch, now)
-            self._readmit(self.isolation.came_back(batch, self._sequence, now))
+            if not self.isolation.is_calm:
+                self._readmit(self.isolation.came_back(batch, self._sequence, now))
         except Exception as error:  # what was to be learned is lost, and no answer
             self._lost(batch, error, now)
         effects = self._step(now, batch)
@@ -247,7 +249,7 @@ class Scheduler:
             effects = [*effects, *self._give_up(batch, error)]
         answered = [answer.request for answer in answers]
         self._forget(answered)
-        if self.isolation.awaits_outcomes:
+        if not self.isolation.is_calm and self.isolation.awaits_outcomes:
             try:
                 self._readmit(self.isolation.answered(answered, now))
             except Exception as error:
@@ -372,7 +374,7 @@ class Scheduler:
     @property
     def waiting_rows(self) -> int:
         """Instances that wait for a batch, for the first time or again."""
-        return self.backlog.rows + self.isolation.rows
+        return self.backlog.rows if self.isolation.is_calm else self.backlog.rows + self.isolation.rows
 
     @property
     def idle(self) -> bool:
@@ -388,7 +390,8 @@ class Scheduler:
         when the policy wants to be asked again. The members of an `answered` batch do not wait.
         """
         self.asking = ASK
-        if self._aborted or not (self.backlog or self.isolation):
+        is_calm = self.isolation.is_calm
+        if self._aborted or not (self.backlog or (not is_calm and self.isolation)):
             return ()
         effects: list[Effect] = []
         try:
@@ -427,7 +430,9 @@ class Scheduler:
     def _next_batch(self, now: float, effects: list[Effect]) -> Batch | Asking:
         """A regular batch, if the policy wants one now, or when to ask it again."""
         while self.backlog:
-            decision = self._decide(now)
+            decision = self.policy.choose(self.backlog, now)
+            if isinstance(decision, Wait) and self.draining and (first := self.backlog.due(math.inf, 0.0)) is not None:
+                decision = Release(first, Reason.DRAIN)
             if isinstance(decision, Drop):
                 self._close(decision.request)
                 effects.append(Refuse(decision.request, decision.error))
@@ -482,17 +487,10 @@ class Scheduler:
         """Who may share a call of a batch's key is something else, or how much."""
         key = batch.key
         self.backlog.resize(key)
-        if hash(key) in self.learned_limits.apart:
+        if self.learned_limits.of(key).is_apart:
             self._readmit(self.backlog.withdraw_all(key))
         if self.isolation.quarantine:
             self.isolation.quarantine.refresh()
-
-    def _decide(self, now: float) -> Decision:
-        decision = self.policy.choose(self.backlog, now)
-        if isinstance(decision, Wait) and self.draining:
-            first = self.backlog.due(math.inf, 0.0)
-            return decision if first is None else Release(first, Reason.DRAIN)
-        return decision
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -557,7 +555,7 @@ class Scheduler:
         """Let those who were suspected travel with the others, as if they came now."""
         for request in cleared:
             self._sequence = request.sequence = self._sequence + 1
-            if self.learned_limits.apart:
+            if not self.learned_limits.is_empty:
                 request.place = self.learned_limits.place_of(request)
             self.backlog.add(request)
 

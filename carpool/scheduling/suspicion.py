@@ -85,8 +85,8 @@ class Suspicion:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing was rejected lately."""
-        return not self._records
+        """Whether nothing was rejected lately, and no outcome is awaited."""
+        return not (self._records or self._awaited)
 
     @property
     def awaits_outcomes(self) -> bool:

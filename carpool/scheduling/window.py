@@ -38,21 +38,26 @@ class Window:
         self._lone = 0  # batches in a row that left while no other was out
 
     def choose(self, backlog: Backlog, now: float) -> Decision:
-        """Collect until the oldest request has waited long enough, or a queue is full."""
+        """Collect until a queue is full or its oldest request has waited long enough, then cut a batch from it."""
         oldest, window = backlog.oldest(), self._limits.max_latency
         if oldest is None:
             return Wait(None)
         due_at = oldest.oldest.arrived + window
-        if now >= due_at:
-            # Of several queues that are due the one that travels first goes: a busy key cannot starve a quiet one.
-            queue, reason = backlog.due(now, window) or oldest, Reason.DUE if window else Reason.IDLE
-        elif (ready := backlog.full() or backlog.partly_sent()) is not None:
-            queue, reason = ready, Reason.REST
-        else:
+        is_old = now >= due_at
+        # Of several queues that are due the one that travels first goes: a busy key cannot starve a quiet one.
+        queue = backlog.due(now, window) or oldest if is_old else backlog.full() or backlog.partly_sent()
+        if queue is None:
             return Wait(due_at, due_at)
-        allowed = self._limits.allowed_sizes
+        return self._until_wanted(queue, now) or self._release(queue, is_old)
+
+    def _release(self, queue: Queue, is_old: bool) -> Release:
+        allowed, window = self._limits.allowed_sizes, self._limits.max_latency
         rows = packing.best_size(queue.next_rows, allowed) if allowed else None
-        return self._until_wanted(queue, now) or Release(queue, Reason.FULL if queue.is_full else reason, rows)
+        if queue.is_full:
+            return Release(queue, Reason.FULL, rows)
+        if not is_old:
+            return Release(queue, Reason.REST, rows)
+        return Release(queue, Reason.DUE if window else Reason.IDLE, rows)
 
     def _until_wanted(self, queue: Queue, now: float) -> Wait | None:
         """How long one that is due waits for a predictor that is busy; it fills meanwhile. None: it leaves now."""

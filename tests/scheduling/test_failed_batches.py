@@ -69,7 +69,7 @@ def test_retries_stop_when_the_budget_is_spent_and_everybody_still_gets_an_answe
 def test_with_the_budget_spent_nobody_is_given_the_culprits_error(driven_of):
     """Its words may quote another caller's data, and the mates did nothing wrong: they may send again."""
     driven = driven_of(max_batch_size=4, retry_budget=0.0)
-    driven.core.isolation._retries.budget.tokens = 0
+    driven.core.isolation._retries.budget = 0
     for name in "abcd":
         driven.submit(name)
     driven.fail(status(422))
@@ -91,13 +91,13 @@ def test_the_mates_of_a_culprit_who_left_are_not_given_its_error(driven):
 
 def test_regular_batches_earn_retries_up_to_the_burst(driven_of):
     driven = driven_of(max_batch_size=1, max_latency=0.0, retry_budget=2.0)
-    driven.core.isolation._retries.budget.tokens = 0
+    driven.core.isolation._retries.budget = 0
     driven.submit("a")
-    assert driven.core.isolation._retries.budget.tokens == 2
+    assert driven.core.isolation._retries.budget == 2
     for number in range(100):
         driven.answer()
         driven.submit(str(number))
-    assert driven.core.isolation._retries.budget.tokens == 100
+    assert driven.core.isolation._retries.budget == 100
 
 
 def test_a_half_whose_connection_closed_is_sent_once_more(driven):
@@ -308,7 +308,7 @@ def test_a_bug_in_handing_out_predictions_costs_only_those_who_have_none_yet(dri
 
 def test_retries_that_the_budget_cannot_pay_wait_until_no_regular_batch_wants_the_slot(driven_of):
     driven = driven_of(max_batch_size=4, max_latency=0.5, retry_budget=0.5)
-    driven.core.isolation._retries.budget.tokens = 0
+    driven.core.isolation._retries.budget = 0
     for name in ("bad", "a", "b", "c"):
         driven.submit(name)
     for number in range(4):
@@ -323,7 +323,7 @@ def test_retries_that_the_budget_cannot_pay_wait_until_no_regular_batch_wants_th
 
 def test_more_culprits_than_can_be_looked_for_leave_their_mates_a_retriable_error(driven_of):
     driven = driven_of(max_batch_size=4, max_in_flight=100, retry_budget=0.5)
-    driven.core.isolation._retries.budget.tokens = 0
+    driven.core.isolation._retries.budget = 0
     for number in range(4 * 60):
         driven.submit(f"r{number}")
     driven.limits.max_in_flight = 1
@@ -335,7 +335,7 @@ def test_more_culprits_than_can_be_looked_for_leave_their_mates_a_retriable_erro
 
 def test_a_member_that_does_not_go_with_the_others_costs_no_budget_and_no_search(driven_of):
     driven = driven_of(max_batch_size=32, retry_budget=0.0)
-    driven.core.isolation._retries.budget.tokens = 0
+    driven.core.isolation._retries.budget = 0
     for number in range(32):
         driven.submit(f"r{number}")
     for culprit in ("r13", "r20"):

@@ -125,7 +125,7 @@ def test_no_budget_is_needed_or_spent():
     driven = Choosy(takes=3, retry_budget=0)
     driven.crowd(32)
     driven.check_all_answered()
-    assert driven.core.isolation._retries.budget.tokens == 100
+    assert driven.core.isolation._retries.budget == 100
 
 
 def test_a_request_that_is_refused_as_it_came_is_told_so_in_the_predictors_words():

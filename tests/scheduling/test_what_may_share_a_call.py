@@ -247,7 +247,7 @@ def test_callers_who_choose_many_keys_do_not_fill_the_memory():
     for key in range(1020):
         driven.crowd(5, 9, 5, key=f"key{key}")
     driven.check_all_answered()
-    assert len(driven.core.learned_limits.apart) <= 1000
+    assert len(driven.core.learned_limits._keys) <= 1000
 
 
 def test_a_predictor_that_fails_by_chance_keeps_nobody_apart():
@@ -405,7 +405,7 @@ def test_a_predictor_that_fails_by_chance_has_no_limit():
 def test_a_larger_batch_that_is_refused_costs_no_budget():
     driven = Particular(most=4, mixes=True)
     driven.crowd(*[7] * 32)
-    driven.core.isolation._retries.budget.tokens = 0
+    driven.core.isolation._retries.budget = 0
     driven.limits.retry_budget = 0
     for _ in range(30):
         driven.crowd(*[7] * 32)
@@ -416,7 +416,7 @@ def test_a_larger_batch_that_is_refused_costs_no_budget():
 def test_lengths_that_are_tried_together_again_cost_no_budget():
     driven = Particular()
     driven.crowd(*TWO)
-    driven.core.isolation._retries.budget.tokens = 0
+    driven.core.isolation._retries.budget = 0
     driven.limits.retry_budget = 0
     for _ in range(30):
         driven.crowd(*TWO)

@@ -1,0 +1,53 @@
+"""What waits is summed up in one place, and a request keeps its key: neither can be written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from carpool.scheduling import backlog, messages, queues
+from tests.scheduling.driven import DrivenScheduler
+
+
+@pytest.fixture
+def waiting() -> backlog.Backlog:
+    driven = DrivenScheduler(max_batch_size=8)
+    driven.submit("a", 2)
+    driven.submit("b", 3)
+    return driven.core.backlog
+
+
+@pytest.mark.parametrize("name", ["rows", "size"])
+@pytest.mark.parametrize("is_of_queue", [True, False])
+def test_no_sum_can_be_written(waiting: backlog.Backlog, name: str, is_of_queue: bool) -> None:
+    owner: object = waiting.oldest() if is_of_queue else waiting
+    before = getattr(owner, name)
+    with pytest.raises(AttributeError):
+        setattr(owner, name, before + 1)
+    assert getattr(owner, name) == before > 0
+
+
+@pytest.mark.parametrize("name", queues.Sums._fields)
+def test_no_part_of_the_sums_can_be_written(waiting: backlog.Backlog, name: str) -> None:
+    queue = waiting.oldest()
+    assert queue is not None
+    with pytest.raises(AttributeError):
+        setattr(queue.sums, name, 0)
+    assert queue.sums == (5, 20, 0.0)
+
+
+def test_a_request_keeps_its_key() -> None:
+    request = messages.Request("key", 1)
+    with pytest.raises(AttributeError):
+        request.key = "another"  # type: ignore[misc]
+    assert request.key == request.place == "key"
+
+
+def test_all_that_came_and_left_sums_up_to_nothing() -> None:
+    driven = DrivenScheduler(max_batch_size=8, max_latency=0.0)
+    for number in range(20):
+        driven.submit(str(number), 1 + number % 3, key=str(number % 4))
+        if number % 5 == 4:
+            driven.cancel(str(number))
+    driven.answer_all()
+    assert (driven.core.backlog.rows, driven.core.backlog.size) == (0, 0)
+    assert not list(driven.core.backlog.queues())
