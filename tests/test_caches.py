@@ -95,6 +95,7 @@ DICTS = {
     "carpool_sidecar.protocols.lists.codec.Codec._avoided": "1,000 hashes",
     "carpool_sidecar.protocols.lists.codec.Codec._outlines": "names of rules",
     "carpool_sidecar.protocols.pairs.codec.Codec._outlines": "names of rules",
+    "carpool_sidecar.protocols.tensors_from_pairs.front.Codec._of": "combinations of rules",
     "carpool_sidecar.protocols.lists.codec.Template._keys": "64 keys of one of 8 templates of 64 KiB",
     "carpool_sidecar.protocols.lists.counts.Counts._refused": "one answer",
     "carpool_sidecar.protocols.lists.counts.Counts.spans": "one answer",

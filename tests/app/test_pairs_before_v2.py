@@ -119,3 +119,43 @@ async def test_embeddings_and_rerank_requests_go_together() -> None:
         assert [row["embedding"][0] for row in answer.json["data"]] == list(range(20))
         assert await bench.metric('carpool_list_parts_total{rule="openai-embeddings"}') == 3
         assert told(await rank(bench, "q", "a")) == stand_ins.ranked("q", "a")
+
+
+async def test_each_path_has_its_own_rules_whatever_model_they_share() -> None:
+    own = """
+      infinity: {extends: rerank, path: /infinity/rerank, return_as: document}
+      jina: {extends: rerank, path: /jina/rerank, max_batch_size: 2}
+      nim: {extends: nim-ranking}
+    """
+    async with v2_bench.running(upstream="triton-http", lists=own, rerank_to="v2") as bench:
+        body = {"model": "two_ranker", "query": "q", "documents": ["a", "b", "c"], "return_documents": True, "top_n": 1}
+        found = {path: await post(bench, path, body) for path in ("/infinity/rerank", "/jina/rerank", "/v1/ranking")}
+        (place, _), *_ = stand_ins.ranked("q", "abc")
+        documents = {path: found[path].json["results"][0]["document"] for path in ("/infinity/rerank", "/jina/rerank")}
+        assert documents == {"/infinity/rerank": "abc"[place], "/jina/rerank": {"text": "abc"[place]}}
+        assert found["/v1/ranking"].status == 400
+        assert "passages is missing" in found["/v1/ranking"].json["error"]
+        assert bench.fake.batches == [3, 2, 1]
+
+
+async def test_any_type_of_body_shares_a_call(bench: v2_bench.Bench) -> None:
+    bench.fake.gate.clear()
+    earlier = asyncio.ensure_future(rank(bench, "first", "a"))
+    await bench.fake.at_work(1)
+    body = {"model": "pair_ranker", "query": "q", "documents": ["a"]}
+    types = ("application/json", "application/x-www-form-urlencoded", "text/plain")
+    tasks = [asyncio.ensure_future(bench.post("/v1/rerank", body, {"Content-Type": each})) for each in types]
+    await bench.queued(4)
+    bench.fake.gate.set()
+    for each in await asyncio.gather(earlier, *tasks):
+        assert each.status == 200
+    assert bench.fake.batches == [1, 3]
+
+
+async def test_pairs_count_as_they_will_be_sent(bench: v2_bench.Bench) -> None:
+    bench.fake.gate.clear()
+    task = asyncio.ensure_future(rank(bench, "q" * 1000, *["d"] * 8))
+    await bench.fake.at_work(1)
+    assert bench.sidecar.ledger.held >= 8 * 1000
+    bench.fake.gate.set()
+    assert (await task).status == 200

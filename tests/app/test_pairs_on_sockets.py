@@ -134,3 +134,24 @@ async def test_other_paths_stay_as_they_are(sidecar_of):
     bench.predictor.behave = lambda seen, request: web.json_response([[1.0]])
     await asyncio.gather(bench.post('{"inputs": "a"}', "/embed"), bench.post('{"inputs": "a"}', "/predict"))
     assert sorted(seen.target for seen in bench.predictor.seen) == ["/embed", "/predict"]
+
+
+@pytest.mark.looptime
+async def test_the_predictor_is_told_the_type_of_the_call_whatever_its_callers_said_of_theirs(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, lists="tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    types = ("application/x-www-form-urlencoded", "text/plain")
+    sent = [bench.post(asked("q", "a", name="texts"), "/rerank", headers={"Content-Type": each}) for each in types]
+    assert [answer[0] for answer in await asyncio.gather(*sent)] == [200, 200]
+    assert [seen.headers["Content-Type"] for seen in bench.predictor.seen] == ["application/json"]
+
+
+@pytest.mark.looptime
+async def test_pairs_count_as_memory_as_they_will_be_sent(sidecar_of):
+    bench = await sidecar_of(max_batch_size=9, max_latency=500, lists="tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    task = asyncio.ensure_future(bench.post(asked("q" * 1000, *["d"] * 8, name="texts"), "/rerank"))
+    await bench.queued(1)
+    assert bench.sidecar.ledger.held >= 8 * 1000
+    assert (await task)[0] == 200
+    assert bench.sidecar.ledger.held < 1000

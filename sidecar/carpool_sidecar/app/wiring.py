@@ -15,7 +15,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import yarl
 from aiohttp import web
@@ -28,7 +28,8 @@ from carpool_sidecar import config, metrics, turns
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.live import event_stream, snapshots
-from carpool_sidecar.protocols import json_rows, models, v1
+from carpool_sidecar.protocols import interface, json_rows, models, v1
+from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.pairs import destinations, dialects
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.recording import document, file, ring
@@ -495,7 +496,11 @@ class Upstreams:
             _TENSOR_RETRY_SECONDS,
         )
         read_model = (lambda body: destination.model) if destination.model else dialects.read_model
-        yield routes.ByBody(chosen, told, to, read_model, None, is_http)
+
+        def narrow(known: model_registry.InformedCodec, some: Sequence[rules.Rule]) -> interface.Codec:
+            return cast(tensors_from_pairs.Codec, known).of(some)
+
+        yield routes.ByBody(chosen, told, to, read_model, None, is_http, narrow)
 
     def _tensors(self) -> tuple[Ask, tensors_from_v1.Transport, calls.Predictor, bool]:
         """Who tells of models, how tensors travel, where they go, and whether that is HTTP."""

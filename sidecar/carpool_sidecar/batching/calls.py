@@ -95,7 +95,8 @@ class Route(NamedTuple):
     `rejected` is told when the predictor rejects a batch of several: what is known of it may be out of date.
     `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
     `error_words` tells errors as clients of this protocol know them; None: as v1 does. `key_headers` belong to the
-    batch key beside those of the settings, each as it is looked up and as it is written.
+    batch key beside those of the settings, each as it is looked up and as it is written. Where it `is_rewritten` the
+    predictor is sent another body than the caller's, whose type does not matter then.
     """
 
     codec: interface.Codec
@@ -106,6 +107,7 @@ class Route(NamedTuple):
     watched: Watched | None = None
     error_words: ErrorWords | None = None
     key_headers: Sequence[tuple[str, str]] = ()
+    is_rewritten: bool = False
 
 
 LEVELS: Final = {1: "high", 0: "normal", -1: "low"}
@@ -165,11 +167,14 @@ class Call(messages.Request):
     left: tuple[float, int, messages.Reason]
 
     def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
-        """Make the scheduler's request of a head and rows; `size` is the body's, in bytes."""
+        """Make the scheduler's request of a head and rows; `size` is the body's, in bytes.
+
+        What its rows have beyond the body counts as held, for it is while their call is out.
+        """
         most = head.route.codec.max_batch_size
         self.response_format = payload.response_format
         key = (head.target, head.headers, payload.key)  # requests with equal keys may share a batch
-        super().__init__(key, payload.row_count, size, payload, head, head.timeout, most, head.priority)
+        super().__init__(key, payload.row_count, size + payload.added, payload, head, head.timeout, most, head.priority)
 
     @property
     def origin(self) -> Hashable | None:

@@ -146,12 +146,13 @@ class Lists:
         if names not in self._routes:
             as_lists = codec.Codec(found, self._clock, self._mixes, self._on_part)
             made: interface.Codec = as_lists
-            words = _words_of(found[0])
+            words, are_pairs = _words_of(found[0]), bool(queries) and self._pairs_to is not None
             if queries and self._pairs_to is not None:
                 made, words = pairs.Codec(found, self._pairs_to, self._on_part), words._replace(rewords=True)
             route = calls.Route(
-                made, self._predictor, doubtful=DOUBTFUL, error_words=words, key_headers=_key_headers(found)
-            )
+                made, self._predictor, doubtful=DOUBTFUL, error_words=words, key_headers=_key_headers(found),
+                is_rewritten=are_pairs,
+            )  # fmt: skip
             v1_first = codec.V1First(as_lists, self._answer_members, self._mixes)
             self._routes[names] = (route, route._replace(codec=v1_first))
         return self._routes[names][also_v1]
@@ -170,7 +171,8 @@ class ByBody(NamedTuple):
     """Such models for requests by `chosen` rules, which name theirs in the body. None can be passed through here.
 
     `read_model` finds the name in a body, as the caller wrote it, or raises `errors.CarpoolError`. Errors are told in
-    `words`; without any, in those of the first rule for a path.
+    `words`; without any, in those of the first rule for a path. `narrow` makes a model's codec one for the rules of a
+    path, where it may have others.
     """
 
     chosen: Sequence[rules.Rule]
@@ -179,6 +181,7 @@ class ByBody(NamedTuple):
     read_model: Callable[[bytes], str]
     words: calls.ErrorWords | None = None
     is_http: bool = True
+    narrow: Callable[[model_registry.InformedCodec, Sequence[rules.Rule]], interface.Codec] | None = None
 
     def at(self, path: str) -> ByBody | None:
         """The same for the rules of a path, None if none is for it."""
@@ -200,9 +203,11 @@ class ByBody(NamedTuple):
                 raise errors.ModelNotFound(f"the model {name!r} does not exist")
             raise failure
         look = functools.partial(self._look, model)
+        codec = model.codec if self.narrow is None else self.narrow(model.codec, self.chosen)
         return calls.Route(
-            model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model, self.words, _key_headers(self.chosen)
-        )
+            codec, self.predictor, look, DOUBTFUL, model.reconsider, model, self.words, _key_headers(self.chosen),
+            is_rewritten=True,
+        )  # fmt: skip
 
     def _look(self, model: model_registry.Model) -> None:
         self.registry.get(model.name)  # it is in use, and may have to be asked about again

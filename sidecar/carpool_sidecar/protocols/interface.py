@@ -51,6 +51,11 @@ class Payload:
         """What the rows look like with their values left out; None if the key tells that, or nothing does."""
         return None
 
+    @property
+    def added(self) -> int:
+        """Bytes that its rows have beyond the caller's body, as what they share is repeated in each."""
+        return 0
+
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
         """Bytes of the rows `start` to `stop` (exclusive)."""
         raise NotImplementedError

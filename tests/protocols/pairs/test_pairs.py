@@ -278,3 +278,18 @@ class TestLimits:
 def test_other_destinations_are_refused_with_those_that_there_are(text: str) -> None:
     with pytest.raises(ValueError, match="must be one of tei-predict, vllm-score, v1, v2"):
         destinations.Destination.parse(text)
+
+
+def test_the_query_that_was_found_is_the_one_that_is_taken_out_of_the_call() -> None:
+    by = spoken("tei-predict", "{own: {extends: rerank, query: [query, question]}}")
+    payload = by.parse(b'{"question":"q","documents":["a"],"query":null}', 10)
+    assert json.loads(b"".join(by.merge("b", "/rerank", [part(payload)]).body)) == {
+        "inputs": [["q", "a"]],
+        "query": None,
+    }
+    assert payload.added == 0
+
+
+def test_what_stands_in_each_pair_is_counted_as_often() -> None:
+    payload = spoken("tei-predict").parse(json.dumps({"query": "q" * 98, "documents": [""] * 11}).encode(), 20)
+    assert payload.added == 10 * 100

@@ -22,6 +22,7 @@ from carpool_sidecar.protocols.lists import answers, codec, rules
 from carpool_sidecar.protocols.pairs import destinations, dialects
 
 _NAMES = ("score", "relevance_score")  # of a score in a row that is an object
+_JSON = (("Content-Type", "application/json"),)  # whatever type the callers gave their bodies
 _ROWS_A_STEP = 300
 
 
@@ -78,6 +79,11 @@ class Payload(interface.Payload):
         self.row_count = len(asked.texts)
         self.key = (path, self.texts)
         self.response_format = asked.form
+
+    @property
+    def added(self) -> int:
+        """See `interface.Payload`: the query stands in each row."""
+        return len(self._query) * (self.row_count - 1)
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """Implements `interface.Payload`: of both texts."""
@@ -149,7 +155,7 @@ class Codec:
             interface.count_parts(first.rule.name, parts, self._on_part)
         shares = answers.Shares.of(parts) if first.rule.shared else answers.Shares.counted(parts)
         read = functools.partial(self._read, first.rule, shares)
-        return interface.UpstreamRequest(first.path, (), codec.spliced(first.texts, parts), read)
+        return interface.UpstreamRequest(first.path, _JSON, codec.spliced(first.texts, parts), read)
 
     def _read(
         self, rule: rules.Rule, shares: answers.Shares, response: interface.UpstreamResponse

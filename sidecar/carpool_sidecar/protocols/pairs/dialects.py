@@ -222,7 +222,7 @@ def _read(
     documents = yield from incremental_scan.list_in_steps(body, body, span.start, span.stop, max_rows, span.scan)
     if not documents:
         raise _refused(rule, "is empty", place.text)
-    query = yield from _query(rule, text)
+    asked, query = yield from _query(rule, text)
     texts: list[bytes] = []
     for number, document in enumerate(documents):
         texts.append(_text_of(rule, place, number, bytes(document)))
@@ -236,7 +236,7 @@ def _read(
     members = {name: body[at.value : at.stop] for name, at in text.members(text.whole).items()}
     top, returned = _top(rule, members), any(members.get(name, _NULL) not in _NOT_SO for name in rule.return_if)
     model = members.get(_MODEL)
-    own = {place.names[0], rule.query[0].names[0], _MODEL, *rule.top, *rule.return_if, *rule.ignore}
+    own = {place.names[0], asked.names[0], _MODEL, *rule.top, *rule.return_if, *rule.ignore}
     others = {name: value for name, value in members.items() if name not in own}
     if sum(map(len, (query, *others.values()))) > interface.MOST_TEXT:
         raise errors.BadRequest(
@@ -246,11 +246,12 @@ def _read(
     return Asked(rule, query, texts, _model(text), others, form)
 
 
-def _query(rule: rules.Rule, text: places.Text) -> steps.Steps[bytes]:
+def _query(rule: rules.Rule, text: places.Text) -> steps.Steps[tuple[places.Place, bytes]]:
+    """Where the query was found, and what it is."""
     for place in rule.query:
         spans = yield from text.find(place)
         if spans and text.begins(spans[0], b'"'):
-            return text.text[spans[0].start : spans[0].stop]
+            return place, text.text[spans[0].start : spans[0].stop]
     what = "must be a text" if spans else "is missing: it is the text that documents are compared with"
     raise _refused(rule, what, rule.query[0].text)
 

@@ -43,6 +43,7 @@ class _Beside(columns.Column):
 class Codec(codec.Codec[signatures.Signature]):
     """See `codec.Codec`; requests are by the `chosen` rules."""
 
+    # State beside the base's: by the names of some of the rules, the codecs for those.
     list_name = b"results"
 
     def __init__(
@@ -54,8 +55,19 @@ class Codec(codec.Codec[signatures.Signature]):
         on_part: Callable[[str], None] | None = None,
     ) -> None:
         self._chosen = tuple(chosen)
+        self._of: dict[tuple[str, ...], Codec] = {}
         self.most_rows = min([most for rule in chosen if (most := dialects.most_rows(rule))], default=sys.maxsize)
         super().__init__(name, info, transport, on_part)
+
+    def of(self, chosen: Sequence[rules.Rule]) -> Codec:
+        """The codec of the same model for some of its rules, as those of a path are."""
+        names = tuple([rule.name for rule in chosen])
+        found = self._of.get(names)
+        if found is None:
+            found = self._of[names] = Codec(self._name, self.info, self._transport, chosen, self._on_part)
+        if found.info is not self.info:
+            found.info = self.info  # the predictor told anew
+        return found
 
     def understand(self, info: models.ModelInfo, has_rows: bool) -> signatures.Signature:
         """Raises `errors.BadMember` if the model cannot score pairs."""
@@ -86,7 +98,7 @@ class Codec(codec.Codec[signatures.Signature]):
             made = (_Beside(first, v2.BYTES, shape, rows, data, bounds, query),)
         taken = (yield from asked.room()) if asked.rule.has_room else ()
         wanted = () if found.output is None else (found.output,)
-        return codec.Asked(made, wanted, found.before, asked.form, asked.rule.name, taken)
+        return codec.Asked(made, wanted, found.before, asked.form, asked.rule.name, taken, len(query) * (rows - 1))
 
     def write(
         self, tensors: Sequence[models.Tensor], asked: Sequence[str], rows: int | None, shares: codec.Shares

@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
     For a model without a batch dimension the one row goes in a tensor whose first dimensions are `before`. `rule` is
     the name of the rule by which it was found, empty for v1's, and `room` how much of a call each row takes up by the
-    limits of that, empty if it has none.
+    limits of that, empty if it has none. `added` are the bytes of rows beyond the body (see `interface.Payload`).
     """
 
     columns: tuple[columns.Column, ...]
@@ -47,6 +47,7 @@ class Asked(NamedTuple):
     response_format: interface.ResponseFormat | None = None
     rule: str = ""
     room: Sequence[int] = ()
+    added: int = 0
 
 
 Shares = Sequence[tuple[interface.ResponseFormat | None, int]]
@@ -56,10 +57,10 @@ Shares = Sequence[tuple[interface.ResponseFormat | None, int]]
 class Payload(interface.Payload):
     """One request, decoded: a column for each input that it has. `most` is the codec's `max_batch_size` then."""
 
-    __slots__ = ("before", "columns", "has_rows", "outputs", "room", "rule")
+    __slots__ = ("_added", "before", "columns", "has_rows", "outputs", "room", "rule")
 
     def __init__(self, model: models.ModelName, asked: Asked, has_rows: bool, most: int) -> None:
-        self.columns, self.outputs, self.before, self.response_format, self.rule, self.room = asked
+        self.columns, self.outputs, self.before, self.response_format, self.rule, self.room, self._added = asked
         self.row_count = self.columns[0].rows
         self.has_rows = has_rows
         # The model, which a path need not name, and how many rows go together.
@@ -69,6 +70,11 @@ class Payload(interface.Payload):
     def content(self) -> None:
         """Implements `interface.Payload`: the body is not kept."""
         return None
+
+    @property
+    def added(self) -> int:
+        """See `interface.Payload`."""
+        return self._added
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they go to the predictor."""
