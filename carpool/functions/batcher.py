@@ -251,6 +251,7 @@ class Batcher:
         """Implements `waiting.Batcher`."""
         with self._lock:
             pass
+        self._work()  # what came meanwhile found the lock taken
 
     def hasten(self) -> None:
         """Implements `waiting.Batcher`."""
@@ -310,7 +311,7 @@ class Batcher:
         """Refuse all that is open, for good."""
         with self._lock:  # no operation is half done
             self._is_closed = True
-            self._begin_anew(words)
+        self._begin_anew(words)  # callbacks may wait for other threads, which call meanwhile
 
     def after_fork(self) -> None:
         """In the child: what the parent accepted is the parent's."""
@@ -349,7 +350,8 @@ class Batcher:
 
     def _do_all(self, lock: threading.RLock) -> None:
         operations = self._operations
-        while operations and lock.acquire(blocking=False):
+        # It is another one in a fork that was made here: what is queued is done under that one.
+        while operations and lock is self._lock and lock.acquire(blocking=False):
             args: tuple[Any, ...] = ()
             try:
                 self._at_work = threading.get_ident()

@@ -161,21 +161,23 @@ class Future(concurrent.futures.Future[R]):
     def __await__(self) -> Generator[Any, None, R]:
         if self._status is PENDING:
             waiter = self._first_waiter
-            # Most who wait belong to no batch, and need not be noted.
-            if waiter is None or self._is_awaited or _batch_here(None) is not None:
+            # Most who wait belong to no batch, and need not be noted. A task of another loop that asked for this waiter
+            # would be refused by asyncio, and so would be all who ask for it afterwards. The loop is asked first: it
+            # leaves one thread, so that nobody comes between the look at who awaits and the mark.
+            if (
+                waiter is None
+                or waiter.get_loop() is not _running_loop()
+                or self._is_awaited
+                or _batch_here(None) is not None
+            ):
                 yield from self._wait_in_task()
             else:
                 self._is_awaited = True
                 try:
                     yield from waiter
-                except BaseException as error:  # the task was cancelled, or its coroutine closed
-                    if not isinstance(error, RuntimeError) or waiter.get_loop() is _running_loop():
-                        self._leave(waiter)
-                        raise
-                    # A task of another loop: asyncio refused to have it wait, and would refuse all that ask from here.
-                    self._first_waiter, self._is_awaited = None, False
-                if self._first_waiter is None:
-                    yield from self._wait_in_task()
+                except BaseException:  # the task was cancelled, or its coroutine closed
+                    self._leave(waiter)
+                    raise
         if self._status is CANCELLED:
             raise asyncio.CancelledError
         if self._error is not None:

@@ -413,3 +413,34 @@ def _is_there(pid: int) -> bool:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+
+
+def test_a_callback_at_exit_may_wait_for_another_thread_that_calls() -> None:
+    said = run_program(
+        """
+import queue
+from carpool.functions import hosts
+
+hosts.PATIENCE = 0.5
+todo, done = queue.Queue(), queue.Queue()
+
+@carpool.batched
+def stuck(items):
+    time.sleep(1000)
+
+def call_again():
+    try:
+        done.put(stuck(todo.get()).result())
+    except carpool.Closed:
+        done.put("closed")
+
+def again(future):
+    todo.put("again")
+    say(type(future.exception()).__name__, done.get())
+
+threading.Thread(target=call_again, daemon=True).start()
+stuck("first").add_done_callback(again)
+""",
+        errors=None,
+    )
+    assert said == ["Closed closed"]

@@ -290,6 +290,59 @@ say("done")
     assert said == ["done"]
 
 
+def test_a_fork_in_the_midst_of_taking_calls_while_a_batch_ends() -> None:
+    """What makes calls equal may be anybody's code, and the end of a batch waits behind it."""
+    said = run_program(
+        FUNCTIONS
+        + """
+import traceback
+
+class Key:
+    forks = False
+    def __hash__(self):
+        if Key.forks and "_do_all" in [each.name for each in traceback.extract_stack()]:
+            Key.forks = False
+            release.set()
+            while not ended.is_set(): time.sleep(0.001)
+            time.sleep(0.05)  # the end of the batch is queued
+            pids.append(os.fork())
+        return 1
+    def __eq__(self, other):
+        return type(other) is Key
+
+ended, pids = threading.Event(), []
+
+@carpool.batched(max_in_flight=2)
+def keyed(items, key=None):
+    if items == ["held"]:
+        entered.set()
+        release.wait(10)
+        ended.set()
+    return list(items)
+
+held = keyed("held")
+entered.wait()
+key = Key()
+keyed("first", key).result(5)
+Key.forks = True
+second = keyed("second", key)
+deadline = time.monotonic() + 10
+while not pids and time.monotonic() < deadline: time.sleep(0.001)
+if pids == [0]:
+    say("child", seen(second), keyed("third").result(5))
+    os._exit(0)
+say("parent", seen(second), seen(held))
+while os.waitpid(pids[0], os.WNOHANG) == (0, 0):
+    if time.monotonic() > deadline:
+        say("the child hangs")
+        os.kill(pids[0], signal.SIGKILL)
+    time.sleep(0.01)
+""",
+        errors=None,  # the child logs that its scheduler was left in the midst of something
+    )
+    assert sorted(said) == ["child Closed third", "parent second held"]
+
+
 def test_a_method_and_a_stream_in_a_child() -> None:
     said = run_program(
         FUNCTIONS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 import uvloop
 
 import carpool
+from carpool.functions import futures
 from tests.functions.ways import PATIENCE, WAYS, Gate, Recorded, Way, double, every_way, outcome
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -146,6 +148,48 @@ def test_one_future_is_awaited_by_tasks_of_several_loops_and_by_threads(way: Way
     assert fourth == fifth == ["x"]
     assert {id(each) for each in (*first, *second, *third, fourth, fifth)} == {id(fourth)}
     assert run(asyncio.new_event_loop, wait()) == [["x"]] * 3, "and after it is done"
+
+
+@every_kind
+@pytest.mark.parametrize("first", ["where it was made", "elsewhere"])
+def test_two_loops_may_begin_to_await_a_future_at_the_same_moment(
+    way: Way, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have begun to await it before either waits."""
+    gate = Gate()
+    function = way.batched(double, gate=gate)
+    made: list[Any] = []
+    looked, is_made, waits = threading.Barrier(2), threading.Event(), threading.Event()
+    ask = futures._batch_here
+
+    def pause(default: Any) -> Any:
+        if threading.current_thread().name in ("where it was made", "elsewhere"):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                looked.wait(0.5)  # whoever asks nothing here comes never
+            if threading.current_thread().name != first:
+                waits.wait(0.5)
+        return ask(default)
+
+    async def wait(name: str) -> Any:
+        if name == "where it was made":
+            made.append(function(6))
+            await gate.reached()
+            is_made.set()
+        threading.current_thread().name = name
+        asyncio.get_running_loop().call_later(0.1, waits.set)
+        asyncio.get_running_loop().call_later(0.2, gate.open)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await made[0]
+        finally:
+            threading.current_thread().name = "another"
+
+    def wait_elsewhere() -> Any:
+        is_made.wait(PATIENCE)
+        return run(asyncio.new_event_loop, wait("elsewhere"))
+
+    monkeypatch.setattr(futures, "_batch_here", pause)
+    assert in_threads(lambda: run(asyncio.new_event_loop, wait("where it was made")), wait_elsewhere) == [12, 12]
 
 
 @every_kind
