@@ -28,6 +28,7 @@ WITHOUT_INSTANCES = (
     b'{"instances": null}',
     b'{"instances": {"a": 1}}',
     b'{"instances": "text"}',
+    b'{"instances": [NaN]}',
     b'{"data": [1]}',
 )
 
@@ -120,7 +121,7 @@ async def test_a_body_without_instances_is_refused_and_never_forwarded(
     statuses = {answer.status for answer in answers}
     forwarded = len(await small_batches.recorded(model))
     assert observed(f"{len(answers)} of {len(answers)}: {statuses}, {forwarded} forwarded") == (
-        "9 of 9: {400}, 0 forwarded"
+        "10 of 10: {400}, 0 forwarded"
     )
 
 
