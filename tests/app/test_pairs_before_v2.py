@@ -159,3 +159,15 @@ async def test_pairs_count_as_they_will_be_sent(bench: v2_bench.Bench) -> None:
     assert bench.sidecar.ledger.held >= 8 * 1000
     bench.fake.gate.set()
     assert (await task).status == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [({"model": None}, 400), ({"model": "stranger"}, 404), ({"texts": []}, 400), ({"texts": ["poison"]}, 500)],
+    ids=["no model", "no such model", "no texts", "a refusal"],
+)
+async def test_each_client_of_a_path_is_told_errors_in_its_own_words(
+    bench: v2_bench.Bench, change: dict[str, Any], status: int
+) -> None:
+    answer = await post(bench, "/rerank", {"model": "two_ranker", "query": "q", "texts": ["a"], **change})
+    assert (answer.status, set(answer.json)) == (status, {"error", "error_type"})

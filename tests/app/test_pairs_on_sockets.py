@@ -110,6 +110,25 @@ async def test_what_the_predictor_refuses_is_told_its_caller_in_its_own_words_an
 
 
 @pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (asked("q", "poison", name="texts"), 422, "a text is poison"),
+        ('{"query": "q", "texts": []}', 400, "rule 'tei-rerank': 'texts' is empty"),
+        ('{"texts": ["a"]}', 400, "rule 'tei-rerank': 'query' is missing: it is the text"),
+    ],
+)
+async def test_each_client_of_a_path_of_several_dialects_is_told_errors_in_its_own(sidecar_of, body, status, words):
+    bench = await sidecar_of(max_batch_size=3, max_latency=0, lists="rerank,tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    found = await bench.post(body, "/rerank")
+    assert (found[0], set(json.loads(found[1]))) == (status, {"error", "error_type"})
+    assert json.loads(found[1])["error"].startswith(words)
+    other = await bench.post(body.replace('"texts"', '"documents"'), "/rerank")
+    assert (other[0], set(json.loads(other[1]))) == (status, {"error", "message", "detail"})
+
+
+@pytest.mark.looptime
 async def test_a_request_that_no_pairs_can_be_made_of_is_answered_400_and_never_sent(sidecar_of):
     bench = await sidecar_of(max_batch_size=3, max_latency=0, lists="tei-rerank", rerank_to="tei-predict")
     bench.predictor.behave = ranker

@@ -15,7 +15,7 @@ from carpool.program import shared_names
 from carpool.runtime import driver
 from carpool.scheduling import messages, suspicion
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, steps
 
 Headers = interface.Headers
 Pieces = interface.Pieces
@@ -81,11 +81,13 @@ class Watched(Protocol):
 class ErrorWords(NamedTuple):
     """How errors are told to clients of a protocol: `render` makes the body of an error and its status.
 
-    With `rewords` also of the predictor's own refusals, which else reach their caller as they came.
+    With `rewords` also of the predictor's own refusals, which else reach their caller as they came. Where several
+    dialects share a path, `of_body` tells the words for the client that sent a body.
     """
 
     render: Callable[[errors.CarpoolError, int], bytes]
     rewords: bool = False
+    of_body: Callable[[bytes], steps.Steps[ErrorWords]] | None = None
 
 
 class Route(NamedTuple):
@@ -175,6 +177,13 @@ class Call(messages.Request):
         self.response_format = payload.response_format
         key = (head.target, head.headers, payload.key)  # requests with equal keys may share a batch
         super().__init__(key, payload.row_count, size + payload.added, payload, head, head.timeout, most, head.priority)
+
+    @property
+    def error_words(self) -> ErrorWords | None:
+        """How its client is told errors: as its answer would have been written, or in its route's words."""
+        words: ErrorWords | None = self.tag.route.error_words
+        own = getattr(self.response_format, "render_error", None)
+        return words if words is None or own is None else words._replace(render=own)
 
     @property
     def origin(self) -> Hashable | None:

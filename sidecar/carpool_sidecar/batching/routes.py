@@ -22,7 +22,7 @@ from multidict import MultiMapping, istr
 from carpool.compiled import mypyc_attr
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry
-from carpool_sidecar.protocols import interface, models, refusal_texts
+from carpool_sidecar.protocols import interface, models, refusal_texts, steps
 from carpool_sidecar.protocols.lists import codec, rules
 from carpool_sidecar.protocols.pairs import codec as pairs
 from carpool_sidecar.protocols.pairs import destinations, dialects
@@ -148,7 +148,7 @@ class Lists:
             made: interface.Codec = as_lists
             words, are_pairs = _words_of(found[0]), bool(queries) and self._pairs_to is not None
             if queries and self._pairs_to is not None:
-                made, words = pairs.Codec(found, self._pairs_to, self._on_part), words._replace(rewords=True)
+                made, words = pairs.Codec(found, self._pairs_to, self._on_part), _words_of_pairs(found)
             route = calls.Route(
                 made, self._predictor, doubtful=DOUBTFUL, error_words=words, key_headers=_key_headers(found),
                 is_rewritten=are_pairs,
@@ -167,11 +167,22 @@ def _words_of(rule: rules.Rule) -> calls.ErrorWords:
     return calls.ErrorWords(lambda error, status: rule.render_error(refusal_texts.text_of(error), status, error.reason))
 
 
+def _words_of_pairs(chosen: Sequence[rules.Rule]) -> calls.ErrorWords:
+    """Those of the rule whose list a body has; of the first, where it has none."""
+    of_body = functools.partial(_words_of_body, chosen) if len(chosen) > 1 else None
+    return _words_of(chosen[0])._replace(rewords=True, of_body=of_body)
+
+
+def _words_of_body(chosen: Sequence[rules.Rule], body: bytes) -> steps.Steps[calls.ErrorWords]:
+    found = yield from dialects.rule_of(chosen, body)
+    return _words_of_pairs([found])
+
+
 class ByBody(NamedTuple):
     """Such models for requests by `chosen` rules, which name theirs in the body. None can be passed through here.
 
     `read_model` finds the name in a body, as the caller wrote it, or raises `errors.CarpoolError`. Errors are told in
-    `words`; without any, in those of the first rule for a path. `narrow` makes a model's codec one for the rules of a
+    `words`; without any, in those of the rule that a body is by. `narrow` makes a model's codec one for the rules of a
     path, where it may have others.
     """
 
@@ -186,8 +197,7 @@ class ByBody(NamedTuple):
     def at(self, path: str) -> ByBody | None:
         """The same for the rules of a path, None if none is for it."""
         found = [rule for rule in self.chosen if rule.matches(path)]
-        words = self.words or (_words_of(found[0])._replace(rewords=True) if found else None)
-        return self._replace(chosen=found, words=words) if found else None
+        return self._replace(chosen=found, words=self.words or _words_of_pairs(found)) if found else None
 
     def name(self, body: bytes) -> models.ModelName:
         """The model that a body names, as the registry knows it; raises `errors.CarpoolError` if it names none."""

@@ -14,7 +14,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, interface, json_rows, models, steps
+from carpool_sidecar.protocols import incremental_scan, interface, json_rows, models, refusal_texts, steps
 from carpool_sidecar.protocols.lists import answers, places, ranking, room, rules
 
 MOST_PAIRS = 64 * 1024 * 1024
@@ -101,6 +101,15 @@ def read(chosen: Sequence[rules.Rule], body: bytes, max_rows: int) -> steps.Step
         raise errors.BadRequest("the body is nested too deeply") from None
 
 
+def rule_of(chosen: Sequence[rules.Rule], body: bytes) -> steps.Steps[rules.Rule]:
+    """The rule by which a body is read, whatever else is wrong with it; the first, if it has no rule's list."""
+    try:
+        found, *_ = yield from _find(chosen, places.Text(body))
+    except (errors.BadRequest, errors.Unbatchable, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return chosen[0]
+    return found
+
+
 def read_model(body: bytes) -> str:
     """The name of the model that a body asks for.
 
@@ -176,6 +185,10 @@ class Results:
             headers += (answers.PRORATED,)
         around = b"".join(self._around(shares[0].batch_id, mine, listed))
         return interface.RenderedResponse(headers, (around,))
+
+    def render_error(self, error: errors.CarpoolError, status: int) -> bytes:
+        """The body of an error for the same client."""
+        return self._rule.render_error(refusal_texts.text_of(error), status, error.reason)
 
     def _result(self, place: int, score: bytes) -> bytes:
         rule = self._rule

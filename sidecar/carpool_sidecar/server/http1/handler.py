@@ -148,12 +148,15 @@ class Handler:
             outcome = errors.bare(error)
         except Exception:
             outcome = rules.bug()
+        words = match.error_words
+        if words is not None and words.of_body is not None and body is not None:
+            words = await rules.bodies.turns.run(words.of_body(body))
         answer = rules.render_outcome(
             outcome,
             plain.clock() - started,
             is_v1=match.protocol == "v1",
             is_accepted=False,
-            words=match.error_words,
+            words=words,
             host=request.headers.get("Host"),
         )
         self._respond(asked, answer)
