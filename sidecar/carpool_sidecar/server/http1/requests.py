@@ -199,7 +199,7 @@ class PlainRequests:
         """Tell the caller any outcome."""
         rules, is_v1 = self.rules, request.response_format is None
         self.now = self.clock()
-        words = request.error_words if isinstance(outcome, errors.CarpoolError) else None
+        words = request.error_words
         answer = rules.render_outcome(
             outcome, self.now - request.started, is_v1=is_v1, words=words, host=request.tag.host
         )
