@@ -171,3 +171,15 @@ async def test_each_client_of_a_path_is_told_errors_in_its_own_words(
 ) -> None:
     answer = await post(bench, "/rerank", {"model": "two_ranker", "query": "q", "texts": ["a"], **change})
     assert (answer.status, set(answer.json)) == (status, {"error", "error_type"})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Content-Type": "application/octet-stream"}, {"Accept": "text/event-stream"}, {"ce-id": "1"}],
+    ids=["bytes", "stream", "event"],
+)
+async def test_no_type_of_body_or_answer_makes_a_request_pass_as_it_is(
+    bench: v2_bench.Bench, headers: dict[str, str]
+) -> None:
+    body = {"model": "two_ranker", "query": "q", "texts": ["a", "b"]}
+    assert told(await bench.post("/rerank", body, headers)) == stand_ins.ranked("q", "ab")

@@ -174,3 +174,22 @@ async def test_pairs_count_as_memory_as_they_will_be_sent(sidecar_of):
     assert bench.sidecar.ledger.held >= 8 * 1000
     assert (await task)[0] == 200
     assert bench.sidecar.ledger.held < 1000
+
+
+FOREIGN = (
+    {"Content-Type": "application/octet-stream"}, {"Content-Type": "multipart/form-data; boundary=x"},
+    {"Content-Type": "text/html"}, {"Content-Type": "application/json", "Accept": "text/event-stream"},
+    {"Content-Type": "application/json", "ce-id": "1", "ce-type": "t", "ce-source": "s", "ce-specversion": "1.0"},
+)  # fmt: skip
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("headers", FOREIGN, ids=["bytes", "form", "html", "stream", "event"])
+async def test_no_type_of_body_or_answer_makes_a_request_pass_to_the_predictor_as_it_is(sidecar_of, headers):
+    bench = await sidecar_of(max_batch_size=3, max_latency=0, lists="tei-rerank", rerank_to="tei-predict")
+    bench.predictor.behave = ranker
+    answer = await bench.post(asked("q", "a", "b", name="texts"), "/rerank", headers=headers)
+    assert told(answer) == stand_ins.ranked("q", "ab")
+    status, body, _ = await bench.post("--x", "/rerank", headers=headers)
+    assert (status, json.loads(body)["error_type"]) == (400, "bad_request")
+    assert [seen.target for seen in bench.predictor.seen] == ["/predict"]

@@ -137,11 +137,11 @@ class Lists:
         found = codec.rules_for(path, self.rules)
         if not found:
             return None
-        if _STREAM in headers.get(hdrs.ACCEPT, ""):
-            raise errors.Unbatchable(errors.NotBatched.STREAMING)
         queries = dialects.with_query(found)
         if queries and self._pairs_to is not None:
             found = queries
+        elif _STREAM in headers.get(hdrs.ACCEPT, ""):
+            raise errors.Unbatchable(errors.NotBatched.STREAMING)
         names = tuple([rule.name for rule in found])
         if names not in self._routes:
             as_lists = codec.Codec(found, self._clock, self._mixes, self._on_part)
@@ -237,6 +237,11 @@ class Match(NamedTuple):
     by_body: ByBody | None = None
 
     @property
+    def is_rewritten(self) -> bool:
+        """Whether it is for a predictor that knows no such requests."""
+        return self.by_body is not None or (self.route is not None and self.route.is_rewritten)
+
+    @property
     def error_words(self) -> calls.ErrorWords | None:
         """How its client is told errors, if the protocol has words of its own."""
         if self.by_body is not None:
@@ -283,8 +288,8 @@ class Routes:
         """The request of one of the protocols that this may be, or None if it is none; `target` as received.
 
         KServe's rule for v1, the decoded path ends in `:predict`, for POST only. Raises `errors.Unbatchable` for media
-        types that are not JSON (forms with files), for CloudEvents, whose envelope a batch would lose, and as
-        `Lists.route` does.
+        types that are not JSON (forms with files), for CloudEvents, whose envelope a batch would lose, unless the
+        request is rewritten, and as `Lists.route` does.
         """
         if method != "POST":
             return None
@@ -292,8 +297,8 @@ class Routes:
         found = self._match_v1(path) if path.endswith(_V1_ENDS) else _match_v2(path)
         if self._lists is not None or self._by_body:
             found = self._match_lists(path, headers, found)
-        if found is None:
-            return None
+        if found is None or found.is_rewritten:
+            return found  # the predictor could do nothing with it as it is, so the body decides, whatever its type
         if _EVENT_ID in headers:
             raise errors.Unbatchable(errors.NotBatched.CLOUD_EVENT)
         if found.protocol == "v2" and JSON_SIZE in headers:
@@ -301,7 +306,7 @@ class Routes:
         content = media_type(headers)
         if content is Content.FOREIGN or (found.protocol != "v2" and content is Content.BYTES):
             raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
-        if content is Content.UNTOLD and found.by_body is None:
+        if content is Content.UNTOLD:
             return found._replace(says_so=False)
         return found
 
