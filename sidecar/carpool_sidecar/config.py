@@ -335,8 +335,8 @@ class Settings(BaseSettings):
     upstream: Literal["http", "triton-http", "triton-grpc"] = settings.field(
         "Predictor",
         "How v1 requests, and those of --lists, are sent to the predictor. http: as they are; triton-http, "
-        "triton-grpc: as v2, in tensors made by the model's metadata, over HTTP or gRPC. Of --lists these take only "
-        "openai-embeddings.",
+        "triton-grpc: as v2, in tensors made by the model's metadata, over HTTP or gRPC. Of --lists these take "
+        "openai-embeddings and, with --rerank-to v2, rules of rerank requests.",
         "http",
     )
     embeddings_output: str = settings.field(

@@ -21,6 +21,9 @@ def text_of(error: errors.CarpoolError) -> str:
         found: Any = _REFUSAL.decode(error.body)
         while isinstance(found, dict):
             found = next((found[name] for name in _NAMES if found.get(name)), None)
+        if isinstance(found, list):  # FastAPI's, one for each fault
+            faults = [each["msg"] for each in found if isinstance(each, dict) and isinstance(each.get("msg"), str)]
+            found = "; ".join(faults) or None
         if isinstance(found, str):
             return found
     return error.body.decode(errors="replace") or str(error)

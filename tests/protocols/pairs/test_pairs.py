@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, refusal_texts
 from carpool_sidecar.protocols.lists import room, rules
 from carpool_sidecar.protocols.pairs import codec, destinations, dialects
 from tests.protocols.pairs import stand_ins
@@ -293,3 +293,72 @@ def test_the_query_that_was_found_is_the_one_that_is_taken_out_of_the_call() -> 
 def test_what_stands_in_each_pair_is_counted_as_often() -> None:
     payload = spoken("tei-predict").parse(json.dumps({"query": "q" * 98, "documents": [""] * 11}).encode(), 20)
     assert payload.added == 10 * 100
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            b'{"query":{"text":"q","image":"x"},"passages":[{"text":"a"}]}',
+            "'query' has a member 'image', which no pairs",
+        ),
+        (b'{"query":{"text":"q"},"passages":[{"text":"a","image":"x"}]}', "has an image in item 0, of which no pairs"),
+        (b'{"query":"q","documents":["a",{"text":"a","image_url":{}}]}', "has an image in item 1, of which no pairs"),
+    ],
+)
+def test_what_pairs_have_no_place_for_is_refused_and_never_left_out(body: bytes, words: str) -> None:
+    with pytest.raises(errors.BadMember) as caught:
+        spoken("tei-predict").parse(body, 10)
+    assert words in str(caught.value)
+
+
+def test_in_one_object_query_and_documents_stand_alone() -> None:
+    by = spoken("tei-predict", "{own: {extends: rerank, list: a.b, query: a.q}}")
+    assert by.parse(b'{"a":{"b":["x"],"q":"q","none":null}}', 10).row_count == 1
+    with pytest.raises(errors.BadMember, match="'a' has a member 'c', which no pairs can be made of"):
+        by.parse(b'{"a":{"b":["x"],"q":"q","c":1}}', 10)
+
+
+@pytest.mark.parametrize("said", [None, False, 0, "", "false", []])
+def test_documents_are_returned_where_they_are_asked_for_or_the_rule_says_always(said: Any) -> None:
+    def documents(rule: str) -> list[Any]:
+        by = spoken("tei-predict", rule)
+        body = {"query": "q", "documents": ["a"], "return_documents": said}
+        payload = by.parse(json.dumps(body).encode(), 10)
+        answer = rendered(payload, answered(by, "tei-predict", [part(payload)]))
+        return [row.get("document") for row in answer["results"]]
+
+    assert documents("rerank") == [None]
+    assert documents('{vllm: {extends: rerank, return_if: "*"}}') == [{"text": "a"}]
+
+
+def test_any_number_of_results_may_be_wanted() -> None:
+    assert len(results(alone("tei-predict", {"query": "q", "documents": ["a", "b"], "top_n": 2**31}))) == 2
+    body = b'{"query":"q","documents":["a"],"top_n":%b}' % (b"9" * 10_000)
+    assert spoken("tei-predict").parse(body, 10).row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "the body is empty"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+        (b'{"model":"m"', "Input data was truncated"),
+    ],
+)
+def test_what_is_no_json_is_told_in_the_same_words_before_any_predictor(body: bytes, words: str) -> None:
+    for read in (lambda: spoken("tei-predict").parse(body, 10), lambda: dialects.read_model(body)):
+        with pytest.raises(errors.BadRequest) as caught:
+            read()
+        assert words.lower() in str(caught.value).lower()
+
+
+def test_pairs_are_made_of_texts_or_objects_and_a_rule_without_them_is_refused() -> None:
+    with pytest.raises(ValueError, match="'query' needs rows of the 'kinds' string or object"):
+        rules.load(["{own: {extends: rerank, kinds: [number]}}"])
+
+
+def test_faults_that_fastapi_lists_are_told_as_their_messages() -> None:
+    body = b'{"detail":[{"loc":["body","a"],"msg":"Field required"},{"msg":"Input should be a list","input":{"x":1}}]}'
+    assert refusal_texts.text_of(errors.UpstreamStatus(422, body)) == "Field required; Input should be a list"
+    assert refusal_texts.text_of(errors.UpstreamStatus(422, b'{"detail":[1]}')) == '{"detail":[1]}'

@@ -26,6 +26,9 @@ _MOST_YAML = 1024 * 1024
 _FILLED_IN = re.compile(r"\$(?:message|status|reason)")
 _DEFAULT_ERROR = {"error": "$message"}
 
+ALWAYS = "*"
+"""In `return_if`: documents are returned whatever a request says."""
+
 
 def _one_or_several(value: Any) -> Any:
     if isinstance(value, str):
@@ -168,6 +171,8 @@ class Rule(pydantic.BaseModel):
             raise ValueError("'top' needs 'rank_by', and is not where the rows are")
         if self.query and (not self.rank_by or any(place.is_columns or not place.names for place in self.rows)):
             raise ValueError("'query' needs 'rank_by', and a 'list' that is one member")
+        if self.query and self.kinds and {"string", "object"}.isdisjoint(self.kinds):
+            raise ValueError("'query' needs rows of the 'kinds' string or object, of which pairs are made")
         if bool(self.return_if) != bool(self.return_as) or (self.return_if and not self.query):
             raise ValueError("'return_if' and 'return_as' go together, and need 'query'")
         return self

@@ -8,7 +8,7 @@ predictor wrote them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,21 +22,26 @@ MOST_PAIRS = 64 * 1024 * 1024
 
 _KINDS = ("string", "object")
 _MODEL = "model"
+_MOST_DIGITS = 9
 _NO_USAGE = {"prompt_tokens": 0, "total_tokens": 0}
-_NOT_SO = (b"false", b"null")
+_NOT_SO = (b"false", b"null", b"0", b'"false"', b'"0"', b'""', b"[]", b"{}")
 _NULL = b"null"
 _ROWS_A_STEP = 500
 _USAGE = "usage"
 
 
 class _Document(msgspec.Struct):
-    """A document that is an object; whatever else it has is for people."""
+    """A document that is an object; whatever else it has is for people, but for images, which are not scored."""
 
     text: msgspec.Raw
+    image: msgspec.Raw = msgspec.Raw(b"null")
+    image_url: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _DOCUMENT = msgspec.json.Decoder(_Document)
 _NAME = msgspec.json.Decoder(str)
+
+T = TypeVar("T")
 
 
 class Asked(NamedTuple):
@@ -88,17 +93,7 @@ def read(chosen: Sequence[rules.Rule], body: bytes, max_rows: int) -> steps.Step
     `errors.PayloadTooLarge` for more than
     `max_rows` documents, or more than `MOST_PAIRS` bytes of pairs.
     """
-    try:
-        yield from json_rows.check_utf8(body)
-        text = places.Text(body, max_rows)
-        rule, place, span = yield from _find(chosen, text)
-        return (yield from _read(rule, place, span, text, max_rows))
-    except errors.Unbatchable:
-        raise errors.BadRequest("the body has an object of too many members") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise json_rows.no_json(body, f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise errors.BadRequest("the body is nested too deeply") from None
+    return (yield from _told(body, _read(chosen, places.Text(body, max_rows), max_rows)))
 
 
 def rule_of(chosen: Sequence[rules.Rule], body: bytes) -> steps.Steps[rules.Rule]:
@@ -115,11 +110,7 @@ def read_model(body: bytes) -> str:
 
     Raises `errors.BadRequest` if it names none, and `errors.ModelNotFound` for a name that no model has.
     """
-    text = places.Text(body)
-    try:
-        name = _model(text)
-    except (errors.Unbatchable, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise errors.BadRequest("the body is not valid JSON") from None
+    name = steps.at_once(_told(body, _read_model(places.Text(body))))
     if not name:
         raise errors.BadMember(
             "the member 'model' is missing: it names the model, unless --rerank-to does, as in v2:MODEL", _MODEL
@@ -214,6 +205,19 @@ class Results:
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
+def _told(body: bytes, work: steps.Steps[T]) -> steps.Steps[T]:
+    """What these steps make of a body; raises `errors.BadRequest` where they find no JSON that can be read."""
+    try:
+        yield from json_rows.check_utf8(body)
+        return (yield from work)
+    except errors.Unbatchable:
+        raise errors.BadRequest("the body has an object of too many members") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise json_rows.no_json(body, f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise errors.BadRequest("the body is nested too deeply") from None
+
+
 def _find(chosen: Sequence[rules.Rule], text: places.Text) -> steps.Steps[tuple[rules.Rule, places.Place, places.Span]]:
     for rule in chosen:
         for place in rule.rows:
@@ -226,16 +230,16 @@ def _find(chosen: Sequence[rules.Rule], text: places.Text) -> steps.Steps[tuple[
     raise errors.BadMember(f"the member {wanted} is missing: it has the documents", wanted)
 
 
-def _read(
-    rule: rules.Rule, place: places.Place, span: places.Span, text: places.Text, max_rows: int
-) -> steps.Steps[Asked]:
+def _read(chosen: Sequence[rules.Rule], text: places.Text, max_rows: int) -> steps.Steps[Asked]:
     body = text.text
+    rule, place, span = yield from _find(chosen, text)
     if not text.begins(span, b"["):
         raise _refused(rule, "is no list", place.text)
     documents = yield from incremental_scan.list_in_steps(body, body, span.start, span.stop, max_rows, span.scan)
     if not documents:
         raise _refused(rule, "is empty", place.text)
     asked, query = yield from _query(rule, text)
+    _check_beside(rule, text, (place, asked))
     texts: list[bytes] = []
     for number, document in enumerate(documents):
         texts.append(_text_of(rule, place, number, bytes(document)))
@@ -247,7 +251,10 @@ def _read(
             f"than {MOST_PAIRS} bytes"
         )
     members = {name: body[at.value : at.stop] for name, at in text.members(text.whole).items()}
-    top, returned = _top(rule, members), any(members.get(name, _NULL) not in _NOT_SO for name in rule.return_if)
+    top, returned = (
+        _top(rule, members),
+        any(name == rules.ALWAYS or members.get(name, _NULL) not in _NOT_SO for name in rule.return_if),
+    )
     model = members.get(_MODEL)
     own = {place.names[0], asked.names[0], _MODEL, *rule.top, *rule.return_if, *rule.ignore}
     others = {name: value for name, value in members.items() if name not in own}
@@ -269,17 +276,32 @@ def _query(rule: rules.Rule, text: places.Text) -> steps.Steps[tuple[places.Plac
     raise _refused(rule, what, rule.query[0].text)
 
 
+def _check_beside(rule: rules.Rule, text: places.Text, taken: Sequence[places.Place]) -> None:
+    """Raises `errors.BadMember` for what stands in an object of which only the query or the documents are taken."""
+    for place in taken:
+        span = text.whole
+        for depth, name in enumerate(place.names):
+            members = text.members(span)
+            known = {each.names[depth] for each in taken if each.names[:depth] == place.names[:depth]}
+            for other, at in members.items():
+                if depth and other not in known and text.text[at.value : at.stop] != _NULL:
+                    raise _refused(rule, f"has a member {other!r}, which no pairs can be made of", place.names[0])
+            span = places.Span(members[name].value, members[name].stop)
+
+
 def _text_of(rule: rules.Rule, place: places.Place, number: int, document: bytes) -> bytes:
     kinds = rule.kinds or _KINDS
     if document.startswith(b'"') and "string" in kinds:
         return document
     if document.startswith(b"{") and "object" in kinds:
         try:
-            found = bytes(_DOCUMENT.decode(document).text)
+            found = _DOCUMENT.decode(document)
         except msgspec.ValidationError:
-            found = b""
-        if found.startswith(b'"'):
-            return found
+            found = _Document(msgspec.Raw(_NULL))
+        if bytes(found.image) != _NULL or bytes(found.image_url) != _NULL:
+            raise _refused(rule, f"has an image in item {number}, of which no pairs are made", place.text)
+        if (words := bytes(found.text)).startswith(b'"'):
+            return words
         raise _refused(rule, f"has no 'text' in item {number}, which pairs are made of", place.text)
     raise _refused(rule, f"has in item {number} no {' or '.join(kinds)}", place.text)
 
@@ -289,16 +311,21 @@ def _top(rule: rules.Rule, members: Mapping[str, bytes]) -> int | None:
     if not given:
         return None
     name, value = next(iter(given.items()))
-    found = ranking.whole(value)
+    found = ranking.whole(value[:_MOST_DIGITS] if value.isdigit() else value)  # so many digits are all rows in any case
     if found is None or len(given) > 1:
         raise _refused(rule, "must be a whole number from 1 on, said once", name)
     return found
 
 
+def _read_model(text: places.Text) -> steps.Steps[str]:
+    yield
+    return _model(text)
+
+
 def _model(text: places.Text) -> str:
     """The name of the model, empty if none is given."""
     if not text.begins(text.whole, b"{"):
-        raise errors.BadRequest("the body must be a JSON object")
+        raise json_rows.no_json(text.text, "the body must be a JSON object")
     member = text.members(text.whole).get(_MODEL)
     written = _NULL if member is None else text.text[member.value : member.stop]
     if written == _NULL:
