@@ -193,3 +193,19 @@ async def test_no_type_of_body_or_answer_makes_a_request_pass_to_the_predictor_a
     status, body, _ = await bench.post("--x", "/rerank", headers=headers)
     assert (status, json.loads(body)["error_type"]) == (400, "bad_request")
     assert [seen.target for seen in bench.predictor.seen] == ["/predict"]
+
+
+@pytest.mark.looptime
+async def test_more_pairs_than_may_be_held_are_refused_however_small_their_bodies(sidecar_of):
+    bench = await sidecar_of(
+        max_batch_size=50,
+        max_latency=500,
+        lists="tei-rerank",
+        rerank_to="v1:ranker",
+        max_queue_bytes=100_000,
+        max_body_bytes=50_000,
+    )
+    bench.predictor.behave = ranker
+    body, larger = (asked("q" * 1000, *["d"] * count, name="texts") for count in (40, 200))
+    answers = await bench.post_all(body, body, body, larger, path="/rerank")
+    assert sorted(answer[0] for answer in answers) == [200, 200, 413, 429]

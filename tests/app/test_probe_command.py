@@ -199,3 +199,27 @@ async def test_no_batch_is_larger_than_the_limits_of_its_rule(
     told = capsys.readouterr()
     assert max(server.sizes) == most
     assert [each["instances"] for each in json.loads(told.out)["sizes"]][-1] == most
+
+
+async def test_one_size_alone_is_no_reason_for_or_against_batches(server: Server, tmp_path: Path, capsys) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"input":["a","b"]}')
+    rule = "{own: {path: /e, list: input, answers: data, max_batch_size: 3}}"
+    assert await probe("--url", server.url + "/e", "--lists", rule, "--body", str(body)) == 0
+    told = capsys.readouterr().out
+    assert "Only one size could be measured, so nothing follows for batches." in told
+    assert "A call takes" not in told
+    assert "buys" not in told
+
+
+@pytest.mark.parametrize("limit", ["max_batch_size: 2", "max_bytes: 8"])
+async def test_a_body_that_its_rule_lets_into_no_call_is_refused_and_never_sent(
+    server: Server, tmp_path: Path, capsys, limit: str
+) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"input":["abc","def","ghi"]}')
+    rule = f"{{own: {{path: /e, list: input, answers: data, {limit}}}}}"
+    with pytest.raises(SystemExit):
+        await probe("--url", server.url + "/e", "--lists", rule, "--body", str(body))
+    assert "a body has 3 instances, more than its rule lets into one call" in capsys.readouterr().err
+    assert not server.sizes

@@ -91,13 +91,18 @@ def fitting(
 ) -> int:
     """How many of these requests, in turn, up to the `largest` number, go in one call by the limits of their rule.
 
-    One at least: what one alone takes up, the sidecar would send in parts. Fewer than the `largest` are told.
+    Fewer than the `largest` are told. Raises `ValueError` for a request that does not fit alone, as it would be sent
+    in parts.
     """
     rows = taken = 0
     for count, each in enumerate(itertools.islice(itertools.cycle(payloads), largest)):
         rows += each.row_count
         taken += sum(each.row_room(0, each.row_count))
-        if count and (rows > codec.max_batch_size or taken > room.WHOLE):
+        if each.row_count > codec.max_batch_size or sum(each.row_room(0, each.row_count)) > room.WHOLE:
+            raise ValueError(
+                f"a body has {each.row_count} instances, more than its rule lets into one call: give shorter ones"
+            )
+        if rows > codec.max_batch_size or taken > room.WHOLE:
             say(f"the rule of these requests lets {count} of them into one call: no larger batches are tried")
             return count
     return largest

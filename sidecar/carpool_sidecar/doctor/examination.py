@@ -76,8 +76,8 @@ class Examination(NamedTuple):
 
     @property
     def buys(self) -> bool | None:
-        """Whether batching buys something, None where nothing was measured."""
-        if self.probed is None or not self.probed.sizes:
+        """Whether batching buys something, None where nothing was measured that tells."""
+        if self.probed is None or not self.probed.tells:
             return None
         return probing.is_worth_it(self.probed.sizes, probing.advise(self.probed.sizes))
 

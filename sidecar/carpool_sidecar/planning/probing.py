@@ -62,6 +62,11 @@ class Probed(NamedTuple):
     limit: Limit | None = None
     is_steady: bool = True
 
+    @property
+    def tells(self) -> bool:
+        """Whether anything follows for batches: one size that nothing speaks against is compared with no other."""
+        return len(self.sizes) > 1 or (bool(self.sizes) and self.limit is not None)
+
 
 class Advice(NamedTuple):
     """What follows.
@@ -233,7 +238,8 @@ def _table(found: Sequence[Measured], advice: Advice) -> Iterator[str]:
 def _words(found: Probed, advice: Advice) -> Iterator[str]:
     """What was found, in sentences; the last says what batching buys."""
     sizes, line = found.sizes, advice.line
-    yield f"A call takes {line.fixed * 1e3:.2f} ms, and {line.per_row * 1e3:.3f} ms for each instance."
+    if found.tells:
+        yield f"A call takes {line.fixed * 1e3:.2f} ms, and {line.per_row * 1e3:.3f} ms for each instance."
     if advice.bend is not None:
         yield f"From {advice.bend} instances on it takes longer: the predictor's cores or its memory are full."
     if found.limit is not None:
@@ -244,7 +250,9 @@ def _words(found: Probed, advice: Advice) -> Iterator[str]:
         yield "Answers in a batch have other texts or another form than alone: look at them before you batch."
     elif (largest := max(each.difference for each in sizes)) > 0:
         yield f"Numbers in a batch differ from those alone by at most {largest:.2g}: batches add in another order."
-    if is_worth_it(sizes, advice):
+    if not found.tells:
+        yield "Only one size could be measured, so nothing follows for batches."
+    elif is_worth_it(sizes, advice):
         yield f"Batches of {advice.largest} serve {advice.gain:.1f} times as many instances a second."
     else:
         yield "Batching buys next to nothing here: an instance takes as long in a batch as alone."
