@@ -52,6 +52,7 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
             "ignore": rule.ignore,
             "along": [place.text for place in rule.along],
             "answers_along": [place.text for place in rule.answers_along],
+            "kinds": list(rule.kinds),
             "rank_by": list(rule.rank_by),
             "top": list(rule.top),
             "query": [place.text for place in rule.query],
@@ -67,6 +68,7 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
         "ignore": (),
         "along": [],
         "answers_along": [],
+        "kinds": [],
         "rank_by": [],
         "top": [],
         "query": [],
@@ -77,7 +79,7 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
     for fields in ours.values():
         fields |= {
             key: [fields[key]]
-            for key in ("list", "answers", "along", "rank_by", "top", "query", "return_if", "return_as")
+            for key in ("list", "answers", "along", "kinds", "rank_by", "top", "query", "return_if", "return_as")
             if isinstance(fields[key], str)
         }
     assert ours == theirs
@@ -212,6 +214,7 @@ def test_yaml_that_is_read_is_read_alike_by_the_sidecars_reader(text: str) -> No
     ("text", "told"),
     [
         ("a: ]\nb: 1\n", "must be YAML: line 1: did not find expected node content"),
+        ("{a: {extends: rerank, kinds: number}}", "'query' needs rows of the 'kinds' string or object"),
         ("a:\n\tb: 1\n", "must be YAML: line 2: the character \\t is not allowed here"),
         ("\ud800:\n b: 1\n", "must be YAML: line 1: the character \\ud800 is not allowed here"),
         ("a: 1\na: 2\n", "must be YAML: line 2: 'a' stands twice"),

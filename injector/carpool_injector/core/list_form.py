@@ -13,9 +13,21 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
-    "openai-embeddings": {"list": "input", "answers": "data", "scalar": "wrapped", "token_ids": True, "index": "index"},
+    "openai-embeddings": {
+        "list": "input",
+        "answers": "data",
+        "scalar": "wrapped",
+        "token_ids": True,
+        "index": "index",
+        "kinds": ["string", "list"],
+    },
     "tei-embed": {"list": "inputs", "answers": "$", "scalar": "wrapped", "token_ids": True},
-    "hf-toolkit": {"list": "inputs", "answers": ["embeddings", "scores", "$"], "scalar": "by_row"},
+    "hf-toolkit": {
+        "list": "inputs",
+        "answers": ["embeddings", "scores", "$"],
+        "scalar": "by_row",
+        "kinds": ["string", "list"],
+    },
     "mlflow": {
         "list": ["dataframe_split.data", "dataframe_records", "instances", "inputs"],
         "answers": "predictions",
@@ -24,20 +36,30 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "tfserving-columns": {"list": "inputs.*", "answers": ["outputs.*", "outputs"]},
     "tfserving-classify": {"list": "examples", "answers": ["results", "result"]},
     "ollama-embed": {"list": "input", "answers": "embeddings", "scalar": "wrapped"},
-    "tei-predict": {"list": "inputs", "answers": "$"},
-    "vllm-pooling": {"list": "input", "answers": "data", "scalar": "wrapped", "token_ids": True, "index": "index"},
+    "tei-predict": {"list": "inputs", "answers": "$", "kinds": "list"},
+    "vllm-pooling": {
+        "list": "input",
+        "answers": "data",
+        "scalar": "wrapped",
+        "token_ids": True,
+        "index": "index",
+        "kinds": ["string", "list"],
+    },
     "vllm-score": {
+        "kinds": ["string", "object"],
         "list": ["documents", "items", "data_2", "text_2"],
         "along": ["queries", "data_1", "text_1"],
         "answers": "data",
         "index": "index",
     },
     "cohere-embed": {
+        "kinds": ["string", "object"],
         "list": ["texts", "inputs"],
         "answers": ["embeddings.*", "embeddings"],
         "answers_along": ["texts", "images"],
     },
     "rerank": {
+        "kinds": ["string", "object"],
         "list": "documents",
         "answers": ["results", "data"],
         "index": "index",
@@ -48,6 +70,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "return_as": "document.text",
     },
     "tei-rerank": {
+        "kinds": "string",
         "list": "texts",
         "answers": "$",
         "index": "index",
@@ -57,6 +80,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "return_as": "text",
     },
     "nim-ranking": {
+        "kinds": "object",
         "list": "passages",
         "answers": "rankings",
         "index": "index",
@@ -253,6 +277,8 @@ class _Rule(pydantic.BaseModel):
             raise ValueError("'top' needs 'rank_by', and is not where the rows are")
         if self.query and (not self.rank_by or any(place == "$" or _is_columns(place) for place in self.list)):
             raise ValueError("'query' needs 'rank_by', and a 'list' that is one member")
+        if self.query and self.kinds and {"string", "object"}.isdisjoint(self.kinds):
+            raise ValueError("'query' needs rows of the 'kinds' string or object, of which pairs are made")
         if bool(self.return_if) != bool(self.return_as) or (self.return_if and not self.query):
             raise ValueError("'return_if' and 'return_as' go together, and need 'query'")
         return self
