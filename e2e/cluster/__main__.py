@@ -133,10 +133,11 @@ def control_plane_alone() -> None:
 
 @main.command("requirements")
 @click.option("--packages", is_flag=True, help="Print the Debian packages to install, and nothing else.")
-def tell_requirements(packages: bool) -> None:
+@click.option("--cost", is_flag=True, help="Print what has to be built first, and how long that takes; or nothing.")
+def tell_requirements(packages: bool, cost: bool) -> None:
     """Says what this machine lacks to host a cluster, a reason on each line; status 1 if there is one."""
-    if packages:
-        click.echo(" ".join(requirements.missing_packages()))
+    if packages or cost:
+        click.echo(" ".join(requirements.missing_packages()) if packages else requirements.cost())
         return
     reasons = requirements.missing()
     for reason in reasons:

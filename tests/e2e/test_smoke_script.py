@@ -26,9 +26,13 @@ class Stage:
         """What `make WORD` does: a script that has the word as $word."""
         self._script("programs/make", f'word="${{@: -1}}"; echo "$word" >>"{self.notes}"; {body}')
 
-    def python(self, body: str, packages: str = "") -> None:
-        """What the check of the machine does, and the packages that it wants installed."""
-        self._script("venv/bin/python", f'[[ "$*" == *--packages ]] && {{ echo "{packages}"; exit 0; }}; {body}')
+    def python(self, body: str, packages: str = "", cost: str = "") -> None:
+        """What the check of the machine does, the packages that it wants installed, and what has to be built first."""
+        told = "".join(
+            f'[[ "$*" == *{option} ]] && {{ echo "{answer}"; exit 0; }}; '
+            for option, answer in {"--packages": packages, "--cost": cost}.items()
+        )
+        self._script("venv/bin/python", told + body)
 
     def apt_get(self, body: str, user: int = 0) -> None:
         """What `apt-get` does, for a user with that number."""
@@ -85,6 +89,17 @@ def test_a_machine_that_cannot_host_a_cluster_is_told_why_on_one_line_and_passes
     assert done.returncode == 0
     assert done.stdout == "smoke: skipped, since this machine cannot host a cluster: no root; no namespaces\n"
     assert stage.made == []
+
+
+def test_where_kubernetes_would_be_built_first_it_passes_at_once_unless_nothing_may_be_skipped(stage: Stage) -> None:
+    stage.python("exit 0", packages="podman", cost="first it makes, once: kubernetes; up to 21 minutes")
+    stage.apt_get("echo called >&2; exit 1")
+    done = stage.run()
+    assert done.returncode == 0
+    assert done.stdout.startswith("smoke: skipped, since no cluster was made here before: first it makes, once: kub")
+    assert stage.made == []
+    assert stage.run(CARPOOL_E2E_NO_SKIPS="1").returncode == 0
+    assert stage.made[-4:] == [*STEPS, "cluster-down"]
 
 
 def test_it_fails_there_where_nothing_may_be_skipped(stage: Stage) -> None:
