@@ -108,6 +108,7 @@ histograms are kept as `carpool.measures` does.
 | `protocols.lists.codec.Payload` | what its rows take of a call, once that was asked | who parsed it; the scheduler |
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
 | `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
+| `protocols.tensors_from_pairs.front.Codec` | the codecs for some of its rules | a path is first asked for |
 | `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |
 | `protocols.v2_http.codec.Payload` | how its body is cut | the first cut |
 | `protocols.v2_http.json_bodies.BodySplitter` | the template that was last used | each body |

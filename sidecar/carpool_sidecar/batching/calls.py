@@ -176,7 +176,9 @@ class Call(messages.Request):
         most = head.route.codec.max_batch_size
         self.response_format = payload.response_format
         key = (head.target, head.headers, payload.key)  # requests with equal keys may share a batch
-        super().__init__(key, payload.row_count, size + payload.added, payload, head, head.timeout, most, head.priority)
+        if head.route.is_rewritten:
+            size += payload.added
+        super().__init__(key, payload.row_count, size, payload, head, head.timeout, most, head.priority)
 
     @property
     def error_words(self) -> ErrorWords | None:
