@@ -25,11 +25,12 @@ PROGRAM = f"{FOLDER}/tritonserver"
 CALLER = f"{FOLDER}/caller.py"
 VOLUME = {"name": "programs", "mountPath": FOLDER, "readOnly": True}
 ADMIN_PORT, METRICS_PORT = 9082, 8002
-# Which file lies where under FOLDER: the fakes as the package that they are.
+# Which file lies where under FOLDER: the fakes as the package that they are, and what else they import of the tests.
 FILES = {
     "tritonserver": PROGRAMS / "tritonserver.py",
     "caller.py": PROGRAMS / "caller.py",
     **{f"tests/fakes/{path.name}": path for path in sorted(FAKES.glob("*.py")) if not path.name.startswith("test_")},
+    "tests/protocols/pairs/stand_ins.py": ROOT / "tests" / "protocols" / "pairs" / "stand_ins.py",
 }
 
 
