@@ -32,11 +32,13 @@ Behaviour = Callable[[Seen, web.BaseRequest], web.StreamResponse | None]
 class FakePredictor:
     """`seen` is every request; `behave` may answer instead of the echo; while `gate` is clear, answers wait.
 
-    `service` gives the seconds that so many instances take, one batch at a time. `handle_stream` answers GET /events.
+    `handling` counts the requests that have come and are not answered yet. `service` gives the seconds that so many
+    instances take, one batch at a time. `handle_stream` answers GET /events.
     """
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
+        self.handling = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.arrived = asyncio.Event()
@@ -46,6 +48,13 @@ class FakePredictor:
         self._device = asyncio.Lock()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.handling += 1
+        try:
+            return await self._answer(request)
+        finally:
+            self.handling -= 1
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path == "/events" and self.handle_stream is not None:
             return await self.handle_stream(request)
         try:
