@@ -95,12 +95,13 @@ def fitting(
     in parts.
     """
     rows = taken = 0
-    for count, each in enumerate(itertools.islice(itertools.cycle(payloads), largest)):
-        rows += each.row_count
-        taken += sum(each.row_room(0, each.row_count))
-        if each.row_count > codec.max_batch_size or sum(each.row_room(0, each.row_count)) > room.WHOLE:
+    weights = [(each.row_count, sum(each.row_room(0, each.row_count))) for each in payloads]
+    for count, (own_rows, own_room) in enumerate(itertools.islice(itertools.cycle(weights), largest)):
+        rows += own_rows
+        taken += own_room
+        if own_rows > codec.max_batch_size or own_room > room.WHOLE:
             raise ValueError(
-                f"a body has {each.row_count} instances, more than its rule lets into one call: give shorter ones"
+                f"a body has {own_rows} instances, more than its rule lets into one call: give shorter ones"
             )
         if rows > codec.max_batch_size or taken > room.WHOLE:
             say(f"the rule of these requests lets {count} of them into one call: no larger batches are tried")
