@@ -379,13 +379,6 @@ def test_sections_of_several_files_are_one_set_and_the_last_one_read_counts(tmp_
     assert found["policy-minilm"].facts == FACTS
 
 
-def test_the_tables_of_a_document_are_renewed_and_the_rest_stays() -> None:
-    text = f"before\n{program._BEGIN}\nold\n{program._END}\nafter\n"
-    assert program.renewed(text, "new\n") == text.replace("old", "new")
-    with pytest.raises(ValueError, match="there is no"):
-        program.renewed("nothing", "new\n")
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"facts": {}, "sections": 3}'])
 def test_a_file_without_figures_is_named(tmp_path: pathlib.Path, text: str) -> None:
     file = tmp_path / "other.json"

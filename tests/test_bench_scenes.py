@@ -18,6 +18,7 @@ from benchmarks import client, command_line
 from benchmarks.peers import environments
 from benchmarks.scenes import __main__ as program
 from benchmarks.scenes import asking, catalogue, chart, questions, quiet, scene, stage, tables
+from benchmarks.sim import tables as plain
 from carpool_sidecar import config
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "scenes.md"
@@ -261,10 +262,11 @@ class TestTables:
         assert "2026-11-27" not in text
 
     def test_the_page_is_renewed_between_its_marks_alone(self) -> None:
-        text = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
-        assert tables.renewed(text, "new\n") == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
+        text = f"before\n{tables.BEGIN}\nold\n{plain.END}\nafter\n"
+        renewed = plain.renewed(text, tables.BEGIN, "new\n")
+        assert renewed == f"before\n{tables.BEGIN}\nnew\n{plain.END}\nafter\n"
         with pytest.raises(ValueError, match="there is no"):
-            tables.renewed("no marks", "new")
+            plain.renewed("no marks", tables.BEGIN, "new")
 
     def test_a_run_of_one_scene_leaves_the_others_figures(self, tmp_path: pathlib.Path) -> None:
         file = tmp_path / "scenes.json"
@@ -279,7 +281,7 @@ class TestTables:
     def test_figures_are_shown_and_put_into_a_page_without_playing(self, tmp_path: pathlib.Path) -> None:
         file, page = tmp_path / "scenes.json", tmp_path / "page.md"
         tables.write(file, played(*self.ROUNDS))
-        page.write_text(f"{tables.BEGIN}\n{tables.END}\n")
+        page.write_text(f"{tables.BEGIN}\n{plain.END}\n")
         assert program.main(["--from", str(file), "--page", str(page)]) == 0
         assert "2026-11-27; a processor, 2 cores" in page.read_text()
         assert "300 (4.0x)" in page.read_text()

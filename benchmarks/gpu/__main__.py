@@ -18,11 +18,12 @@ from rich.console import Console
 from benchmarks import command_line, machine, processes, wrk
 from benchmarks.gpu import buys, callers, ceiling, chart, gauges, measuring, policy, results, systems, tables
 from benchmarks.gpu.peers import tables as peer_tables
+from benchmarks.sim import tables as plain
 
 SECONDS, QUICK_SECONDS = 4.0, 1.0
 WARM_UP, QUICK_WARM_UP = 1.0, 0.3
 BUDGET = 540.0
-_BEGIN, _END = "<!-- figures: made by python -m benchmarks.gpu --from … --page docs/gpu.md -->", "<!-- end -->"
+_BEGIN = "<!-- figures: made by python -m benchmarks.gpu --from … --page docs/gpu.md -->"
 
 
 class Job(NamedTuple):
@@ -101,7 +102,8 @@ def _publish(options: argparse.Namespace, console: Console, sections: Sequence[r
         console.print(tables.terminal(tables.verdict_table(tables.verdicts(sections))))
     has_chart = chart.draw(sections, options.out / "gpu.svg")
     if options.page:
-        options.page.write_text(renewed(options.page.read_text(), markdown(sections, is_for_readers=True)))
+        content = markdown(sections, is_for_readers=True)
+        options.page.write_text(plain.renewed(options.page.read_text(), _BEGIN, content))
         chart.draw(sections, options.page.with_suffix(".svg"))
         console.print(f"written to {options.page}")
     console.print(f"written to {options.out}: gpu.md{', gpu.svg' if has_chart else ''}")
@@ -127,15 +129,6 @@ def markdown(sections: Sequence[results.Section], *, is_for_readers: bool = Fals
 def tables_of(section: results.Section) -> list[tables.Table]:
     """Those of any section, also of one that `benchmarks.gpu.peers` measured."""
     return peer_tables.of(section.content) if section.kind == peer_tables.KIND else tables.of(section)
-
-
-def renewed(text: str, page: str) -> str:
-    """A document with this page in place of the one between its marks. Raises `ValueError` if it has no marks."""
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"there is no {_BEGIN!r} with {_END!r} after it")
-    return f"{before}{begin}\n{page}{end}{after}"
 
 
 def _print(console: Console, section: results.Section) -> None:

@@ -17,6 +17,7 @@ from matplotlib import figure as figures
 from matplotlib import ticker
 
 from benchmarks.peers import cells, peer, samples, tables
+from benchmarks.sim import tables as plain
 
 STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.25, "axes.axisbelow": True}
 MINE = "black"
@@ -111,7 +112,7 @@ def _sidecar_bars(plot: Any, sidecars: Sequence[samples.Outcome]) -> None:
             colour = OTHER_BUILD if mine.index(outcome.name) else MINE
         places = [place - index * height for place in range(len(sized), 0, -1)]
         bars = plot.barh(places, rates, height=height * 0.9, color=colour, label=outcome.name)
-        plot.bar_label(bars, labels=[tables.rate_text(rate) for rate in rates], padding=3)
+        plot.bar_label(bars, labels=[plain.rate_text(rate) for rate in rates], padding=3)
     plot.set_yticks(
         [place - 0.4 + height / 2 for place in range(len(sized), 0, -1)], [cell.title.split(",")[0] for cell in sized]
     )

@@ -71,7 +71,7 @@ def sidecar(sidecars: Sequence[samples.Outcome], cell: cells.Cell) -> plain.Tabl
         [
             outcome.name,
             outcome.version,
-            _figure(outcome, cell.name, _rate, rate_text),
+            _figure(outcome, cell.name, _rate, plain.rate_text),
             _figure(outcome, cell.name, _rate, lambda rate: f"{rate / slowest:.1f}x"),
             _figure(outcome, cell.name, _cpu, _milliseconds),
             _figure(outcome, cell.name, _busy, lambda busy: f"{busy:.0%}"),
@@ -191,11 +191,6 @@ def _lag_of(servers: Sequence[samples.Outcome]) -> Callable[[cells.Cell], str]:
         return f"{max(lags) * 1000:.2f}" if lags else NOTHING
 
     return text
-
-
-def rate_text(rate: float) -> str:
-    """Requests/s with about three digits at least."""
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
 
 
 def _whole(rate: float) -> str:

@@ -145,7 +145,7 @@ def _show(options: argparse.Namespace, console: Console, file: pathlib.Path, nam
             console.print(line.replace("**", ""), soft_wrap=True, markup=False)
     if options.page:
         everything = tables.page(played, catalogue.SCENES)
-        options.page.write_text(tables.renewed(options.page.read_text(), everything))
+        options.page.write_text(plain.renewed(options.page.read_text(), tables.BEGIN, everything))
         chart.draw(played, catalogue.SCENES, options.page.with_suffix(".svg"))
         console.print(f"written to {options.page}")
     return 0 if found.rows else 1

@@ -128,7 +128,7 @@ SCENES: tuple[scene.Scene, ...] = (
     ),
     _encoder(
         "triton-minilm",
-        "Triton",
+        "Triton, by nvidia-pytriton",
         "nvidia-pytriton",
         environment="triton",
         lacks=triton.PEER.missing,

@@ -17,7 +17,7 @@ from benchmarks import report
 from benchmarks.scenes import catalogue, quiet, scene, stage
 from benchmarks.sim import tables as plain
 
-BEGIN, END = "<!-- figures: made by python -m benchmarks.scenes --from … --page docs/scenes.md -->", "<!-- end -->"
+BEGIN = "<!-- figures: made by python -m benchmarks.scenes --from … --page docs/scenes.md -->"
 PAYS = 1.1
 """From how much less work for a row on the page says that batching pays; what is nearer to 1 is noise."""
 
@@ -120,15 +120,6 @@ def page(played: Played, scenes: Sequence[scene.Scene]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def renewed(text: str, content: str) -> str:
-    """A document with this in place of what stands between its marks. Raises `ValueError` if it has no marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"there is no {BEGIN!r} with {END!r} after it")
-    return f"{before}{begin}\n{content}{end}{after}"
-
-
 def title(each: scene.Scene) -> str:
     """What a scene is called in sentences."""
     return f"{each.server}, {each.model}"
@@ -146,7 +137,7 @@ def _row(each: scene.Scene, played: dict[str, Any]) -> list[str]:
     return [
         f"{each.server} {played['outcome']['version']}",
         each.model,
-        _rate(base.rate),
+        plain.rate_text(base.rate),
         _times(base),
         _gain(many) if many else "",
         _gain(own) if own else ("always on" if each.always else "none"),
@@ -211,12 +202,8 @@ def _conditions(one: dict[str, Any]) -> str:
     return f"{facts['date'][:10]}; {where}; {software}; {how}."
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
-
-
 def _gain(found: Figures) -> str:
-    return f"{_rate(found.rate)} ({found.gain:.1f}x)"
+    return f"{plain.rate_text(found.rate)} ({found.gain:.1f}x)"
 
 
 def _times(found: Figures) -> str:

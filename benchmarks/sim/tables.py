@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,8 @@ from benchmarks.sim.grid import Results
 from carpool_sidecar.planning import engine
 
 README = Path(__file__).with_name("README.md")
+END = "<!-- end -->"
+"""Where in a document ends what a program has written there."""
 SHOWN_DEADLINE = 4
 
 
@@ -119,13 +120,26 @@ def broken(checks: Iterable[acceptance.Check]) -> Table:
     return Table("Not kept", ("promise", "figure", "bound", "cell"), rows)
 
 
+def rate_text(rate: float) -> str:
+    """Requests/s with about three digits at least."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
+def renewed(page: str, begin: str, content: str) -> str:
+    """A page with this in place of what stands between a mark and `END`. Raises `ValueError` if it has them not."""
+    before, mark, rest = page.partition(begin)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise ValueError(f"there is no {begin!r} with {END!r} after it")
+    return f"{before}{mark}\n{content}{end}{after}"
+
+
 def write_readme(blocks: dict[str, Sequence[Table]]) -> None:
     """Bring the tables between the README's markers up to date."""
     page = README.read_text()
     for name, group in blocks.items():
         text = "\n\n".join(markdown(table) for table in group if table.rows)
-        block = f"<!-- {name}: made by make sim -->\n{text}\n<!-- end -->"
-        page = re.sub(rf"<!-- {name}: .*?<!-- end -->", lambda _, block=block: block, page, flags=re.DOTALL)
+        page = renewed(page, f"<!-- {name}: made by make sim -->", f"{text}\n")
     README.write_text(page)
 
 
