@@ -138,7 +138,8 @@ class Lists:
         if not found:
             return None
         queries = dialects.with_query(found)
-        if queries and self._pairs_to is not None:
+        to = self._pairs_to if queries else None
+        if to is not None:
             found = queries
         elif _STREAM in headers.get(hdrs.ACCEPT, ""):
             raise errors.Unbatchable(errors.NotBatched.STREAMING)
@@ -146,12 +147,12 @@ class Lists:
         if names not in self._routes:
             as_lists = codec.Codec(found, self._clock, self._mixes, self._on_part)
             made: interface.Codec = as_lists
-            words, are_pairs = _words_of(found[0]), bool(queries) and self._pairs_to is not None
-            if queries and self._pairs_to is not None:
-                made, words = pairs.Codec(found, self._pairs_to, self._on_part), _words_of_pairs(found)
+            words = _words_of(found[0])
+            if to is not None:
+                made, words = pairs.Codec(found, to, self._on_part), _words_of_pairs(found)
             route = calls.Route(
                 made, self._predictor, doubtful=DOUBTFUL, error_words=words, key_headers=_key_headers(found),
-                is_rewritten=are_pairs,
+                is_rewritten=to is not None,
             )  # fmt: skip
             v1_first = codec.V1First(as_lists, self._answer_members, self._mixes)
             self._routes[names] = (route, route._replace(codec=v1_first))

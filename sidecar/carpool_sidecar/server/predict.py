@@ -58,7 +58,7 @@ class PredictRules:
         self.metrics = counters
         self._v1_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors. One that is rewritten has ours.
-        self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
+        self._untyped_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
         self._forwarded = [(istr(header.name), header) for header in chosen.forwarded]
         self._priority = istr(chosen.priority_header)
         base = yarl.URL.build(scheme="http", host=chosen.component_host, port=chosen.component_port)
@@ -139,8 +139,8 @@ class PredictRules:
 
     def _key_headers(self, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Headers:
         if match.protocol == "v2":
-            return _select(headers, self._v2_headers)
-        found = _select(headers, self._v2_headers if route.is_rewritten else self._v1_headers)
+            return _select(headers, self._untyped_headers)
+        found = _select(headers, self._untyped_headers if route.is_rewritten else self._v1_headers)
         if route.key_headers:
             found += _select(headers, [each for each in route.key_headers if each not in self._v1_headers])
         if match.says_so:
