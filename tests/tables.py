@@ -103,20 +103,14 @@ def reasons_for_not_batching() -> str:
 
 
 def built_in_lists() -> str:
-    """Every built-in rule of `--lists`."""
-    rows = [
-        "| rule | paths | rows | one value | answer's rows | shared out | most rows |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Every built-in rule of `--lists`: where it finds rows, and how many of them may share a call."""
+    rows = ["| rule | paths | rows | most |", "|---|---|---|---|"]
     for rule in rules.built_in().values():
         paths = [path for path in rule.paths if "%3" not in path]  # a colon, as some clients write it
         cells = [
             f"[`{rule.name}`](#{_SECTIONS[rule.name]})",
             _codes(paths),
             _codes(place.text for place in rule.rows),
-            f"`{rule.scalar}`",
-            _codes(place.text for place in rule.answers),
-            _codes(place.text for place in rule.shared),
             str(rule.max_batch_size or ""),
         ]
         rows.append(f"| {' | '.join(cells)} |")
