@@ -159,12 +159,8 @@ def annotations() -> str:
 
 
 def annotations_of_flags() -> str:
-    """The other annotations, which mean what the flags of their names mean: by the values that they take."""
-    by_value: dict[str, list[str]] = {}
-    for key in filter(_is_a_flag, _other_annotations()):
-        by_value.setdefault(_allowed(key), []).append(key)
-    rows = [f"| {value} | {_codes(keys)} |" for value, keys in by_value.items()]
-    return "\n".join(["| value | `carpool.dev/…` |", "|---|---|", *rows])
+    """The other annotations, which mean what the flags of their names mean, and take what those take."""
+    return _codes(filter(_is_a_flag, _other_annotations()))
 
 
 _MORE_THAN_THE_FLAG = {"grace-period", "grpc-port", "host", "predictor-health-path", "record", "tracing"}
@@ -203,12 +199,12 @@ def skips() -> str:
 
 
 def reasons() -> str:
-    """Why a pod that asks for a sidecar cannot have it. What to change stands with each refusal itself."""
-    words: dict[str, list[str]] = {}
+    """Why a pod that asks for a sidecar cannot have it: of each code the first words; each refusal has its own."""
+    words: dict[str, str] = {}
     for row in injector_refusals.Reason:
-        words.setdefault(row.code, []).append(_facts(row.words))
-    rows = [f"| `{code}` | {'; or '.join(dict.fromkeys(found))} |" for code, found in words.items()]
-    return "\n".join(["| code | what is wrong |", "|---|---|", *rows])
+        words.setdefault(row.code, _facts(row.words))
+    rows = [f"| `{code}` | {found} |" for code, found in words.items()]
+    return "\n".join(["| code | what is wrong, for example |", "|---|---|", *rows])
 
 
 def http_errors() -> str:
@@ -224,17 +220,17 @@ def _facts(template: str) -> str:
 
 
 def recognised_servers() -> str:
-    """Servers that are recognised, and where they listen."""
-    rows = ["| server | told its port by | listens, if not told, on |", "|---|---|---|"]
+    """Servers that are recognised, and what tells them their port, by where they listen if nothing does."""
+    listening: dict[str, list[str]] = {"all addresses": [], "127.0.0.1": [], "not movable": []}
     for title in dict.fromkeys(server.title for server in servers.SERVERS):
         server = servers.BY_TITLE[title]
-        told = _codes(server.http.names("port", "address")) or "not movable"
-        where = f"{server.http.host}:{server.http.port}"
+        told = _codes(server.http.names("port", "address"))
         if server.grpc:
-            told += f"; for gRPC {_codes(server.grpc.names('port'))}"
-            where += f"; {server.grpc.port}"
-        rows.append(f"| {title} | {told} | {where} |")
-    return "\n".join(rows)
+            told += f", for gRPC {_codes(server.grpc.names('port'))}"
+        where = "127.0.0.1" if server.http.host == "127.0.0.1" else "all addresses"
+        listening[where if told else "not movable"].append(f"{title} ({told})" if told else title)
+    rows = [f"| {where} | {'; '.join(found)} |" for where, found in listening.items()]
+    return "\n".join(["| if not told, on | server, and what tells it its port |", "|---|---|", *rows])
 
 
 def metrics_of_injector() -> str:
@@ -256,8 +252,13 @@ def _allowed(key: str) -> str:
     try:
         injector_settings.Settings.model_validate({key: "\0"})
     except pydantic.ValidationError as error:
-        return _cell(error.errors()[0]["msg"].removeprefix("Value error, must be "))
+        return _without_rules(_cell(error.errors()[0]["msg"].removeprefix("Value error, must be ")))
     raise AssertionError(f"{key} accepts anything")
+
+
+def _without_rules(text: str) -> str:
+    """Without the names of all rules for lists, which a page of their own has."""
+    return re.sub(r" \([a-z-]+(, [a-z-]+){5,}\)", "", text)
 
 
 def _cell(text: str | None) -> str:
@@ -317,16 +318,19 @@ def _settings(
         if default is None and "Not given:" in (info.description or ""):
             shown = "not given"  # which is not the same as empty
         mark = " *" if name in live else ""
-        meaning = _in_short(info.description or "") if in_short else info.description or ""
+        meaning = _in_short(info.description or "") if in_short else _without_rules(info.description or "")
         rows.append(f"| `{settings.flag(name)}`{mark} | {shown} | {meaning.replace('|', '/')} |")
     return "\n".join(rows)
 
 
 def _in_short(meaning: str) -> str:
-    """The first sentence, and what the default means, and warnings: `--help` has all of it."""
-    first, *others = re.split(r"(?<=\.) +(?=[A-Z0-9])", meaning)
+    """The first sentence, what no value and 0 mean, and warnings, without examples: `--help` has all of it."""
+    first, *others = re.split(r"(?<=\.) +(?=[A-Za-z0-9])", meaning)
     needed = ("Empty:", "0:", "Not given:", "Only", "Keep")
-    return " ".join([first, *(each for each in others if each.startswith(needed))])
+    told = [first, *(each for each in others if each.startswith(needed) and each != "Empty: none.")]
+    # A word and a colon say of which value the rest is; more colons, and semicolons, that more follows.
+    more = re.compile(r"^((?:Not given: |\w+: )?(?!Not given)\w+ [^`:]*?)(, for example|, such as|: |; ).*")
+    return " ".join(more.sub(r"\1.", each) for each in told)
 
 
 def _labels(family: str) -> str:
