@@ -29,7 +29,7 @@ from carpool_sidecar import config, drain, metrics
 from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.protocols import steps as in_steps
-from carpool_sidecar.server import body_reader, connection_limit, predict, responses
+from carpool_sidecar.server import body_reader, listening, predict, responses
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import heads, requests
 from carpool_sidecar.server.http1 import server as http1
@@ -131,7 +131,7 @@ async def own_microseconds(
         counters,
     )
     plain_requests = requests.PlainRequests(rules, calls_driver, clock)
-    limit = connection_limit.ConnectionLimit(_BATCH, lambda: None)
+    limit = listening.ConnectionLimit(_BATCH, lambda: None)
     nobody = cast(connections.Handler, None)  # all requests are plain
     server = http1.Server(chosen, plain_requests, nobody, limit)
     opened = [connections.Connection(server) for _ in range(_BATCH)]

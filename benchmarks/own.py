@@ -35,7 +35,7 @@ from carpool_sidecar.protocols import interface, models, v1
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_grpc import tensors
 from carpool_sidecar.protocols.v2_http import codec as http_codec
-from carpool_sidecar.server import body_reader, connection_limit, predict
+from carpool_sidecar.server import body_reader, listening, predict
 from carpool_sidecar.server.grpc import passthrough, service
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import handler, relay, requests
@@ -148,7 +148,7 @@ def open_connections(
         site.life,
         site.counters,
     )
-    limit = connection_limit.ConnectionLimit(len(transports), lambda: None)
+    limit = listening.ConnectionLimit(len(transports), lambda: None)
     relays = relay.Relays(streams or streaming.Streams("http://127.0.0.1:1", 5.0), lambda: False, lambda status: None)
     plain = requests.PlainRequests(rules, site.driver, time.monotonic)
     answering = handler.Handler(rules, plain, relays, cast(readiness.Readiness, None))  # nobody probes

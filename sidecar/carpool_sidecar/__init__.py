@@ -38,7 +38,7 @@ histograms are kept as `carpool.measures` does.
 | `server.unread.Progress` | since when a client has taken nothing, the most it took at once | `Watch` |
 | `server.http1.server.Server` | its connections, what listens | the event loop; `close` |
 | `server.listening.Listener` | connections that are being made, how many had asked | the event loop; `close` |
-| `server.connection_limit.ConnectionLimit` | how many clients are connected | all three servers |
+| `server.listening.ConnectionLimit` | how many clients are connected | all three servers |
 | `server.http1.connection.Connection` | bytes not yet understood, the request that has it | the transport; answers |
 | `server.http1.requests.Answers` | requests without an answer, what a client has not taken | its connection; answers |
 | `server.http1.progress.PartialBody` | the parts of one body that came | its connection |

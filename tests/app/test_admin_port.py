@@ -111,9 +111,9 @@ async def test_a_change_that_is_nested_too_deeply_is_400(bench):
 
 
 async def test_changes_from_outside_the_pod_are_forbidden_unless_allowed(bench, monkeypatch):
-    from carpool_sidecar.server import admin
+    from carpool_sidecar.server import admin_access
 
-    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    monkeypatch.setattr(admin_access, "_is_inside", lambda address: False)
     async with bench.client.patch(bench.admin + "/config", data="{}") as response:
         assert response.status == 403
         assert "--admin-write any" in await response.text()
@@ -128,9 +128,9 @@ async def test_changes_from_outside_the_pod_are_forbidden_unless_allowed(bench, 
      ("10.0.0.1", False), ("fe80::1%eth0", False), ("::1%lo", False), ("", False), (None, False), ("localhost", False)],
 )  # fmt: skip
 def test_loopback_is_exactly_the_addresses_of_callers_in_the_pod(address, inside):
-    from carpool_sidecar.server import admin
+    from carpool_sidecar.server import admin_access
 
-    assert admin._is_loopback(address) is inside
+    assert admin_access._is_inside(address) is inside
 
 
 PAGES = ["/", "/livez", "/readyz", "/metrics", "/config", "/arrivals", "/drain", "/drained", "/events", "/unknown"]
@@ -169,10 +169,10 @@ async def test_readiness_follows_the_predictor_and_says_what_is_missing(bench, u
 
 
 async def test_changes_from_outside_the_pod_get_through_where_any_are_allowed(sidecar_of, monkeypatch):
-    from carpool_sidecar.server import admin
+    from carpool_sidecar.server import admin_access
 
     bench = await sidecar_of(admin_write="any")
-    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    monkeypatch.setattr(admin_access, "_is_inside", lambda address: False)
     assert (await patch(bench, {"max_latency": 7}))[0] == 200
     assert bench.sidecar.settings.max_latency == 7
 
@@ -260,9 +260,9 @@ async def test_who_waits_for_the_drain_and_leaves_leaves_nothing_behind(sidecar_
 
 
 async def test_anybody_may_wait_for_the_drain(bench, monkeypatch):
-    from carpool_sidecar.server import admin
+    from carpool_sidecar.server import admin_access
 
-    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    monkeypatch.setattr(admin_access, "_is_inside", lambda address: False)
     draining = asyncio.ensure_future(bench.sidecar.drain())
     assert (await bench.get(bench.admin + "/drained"))[0] == 200
     assert await draining is True

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carpool_sidecar.app import drain_command
-from carpool_sidecar.server import admin_token
+from carpool_sidecar.server import admin_access
 
 TOKEN = "s3cr3t-of-the-cluster"
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
@@ -46,9 +46,8 @@ async def test_what_changes_something_takes_the_token_and_what_is_read_does_not(
 async def test_with_the_token_a_caller_need_not_be_in_the_pod(
     sidecar_of: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from carpool_sidecar.server import admin
 
-    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    monkeypatch.setattr(admin_access, "_is_inside", lambda address: False)
     bench = await sidecar_of(admin_token_file=str(file))
     assert (await changed(bench, RIGHT))[0] == 200
     assert (await changed(bench, {**RIGHT, "Origin": "https://evil.example"}))[0] == 403
@@ -78,8 +77,8 @@ async def test_a_token_that_was_renewed_counts_at_once_and_one_that_is_not_there
 
 @pytest.mark.parametrize("value", ["Bearer \udcff", "Bearer ü", "bearer s3cr3t-of-the-cluster", "Bearer", ""])
 def test_a_header_that_is_anything_else_is_no_token(file: Path, value: str) -> None:
-    assert admin_token.objection({"Authorization": value}, str(file))
-    assert admin_token.objection(RIGHT, str(file)) == ""
+    assert admin_access.objection_to_token({"Authorization": value}, str(file))
+    assert admin_access.objection_to_token(RIGHT, str(file)) == ""
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])

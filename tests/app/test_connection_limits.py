@@ -10,7 +10,7 @@ import resource
 import pytest
 from aiohttp import web
 
-from carpool_sidecar.server import connection_limit
+from carpool_sidecar.server import listening
 from carpool_sidecar.server.http1 import exchange, messages
 from tests.app import plain_client
 
@@ -366,9 +366,9 @@ def test_by_default_half_of_the_open_files_may_be_clients_and_never_more_than_10
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        assert connection_limit.usual_limit() == 480
+        assert listening.usual_limit() == 480
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
-        assert connection_limit.usual_limit() <= 10_000
+        assert listening.usual_limit() <= 10_000
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -250,9 +250,9 @@ async def test_the_page_may_change_settings_and_viewers_see_it(bench):
 
 
 async def test_a_viewer_from_outside_the_pod_is_told_that_it_may_change_nothing(bench, monkeypatch):
-    from carpool_sidecar.server import admin
+    from carpool_sidecar.server import admin_access
 
-    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    monkeypatch.setattr(admin_access, "_is_inside", lambda address: False)
     async with viewer(bench) as watching:
         assert (await watching.until("hello"))["may_write"] is False
 

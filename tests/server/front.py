@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from carpool.scheduling import ledger
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.server import body_reader, connection_limit, predict
+from carpool_sidecar.server import body_reader, listening, predict
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import exchange, handler, messages, relay, requests
 from carpool_sidecar.server.http1 import server as http1
@@ -34,7 +34,7 @@ async def serving(
     settings = config.Settings(policy="window", enable_batcher=False, **chosen)
     clock = asyncio.get_running_loop().time
     plain = requests.PlainRequests(rules_of(settings, memory), connection_bench.Driver(memory), clock)
-    limit = connection_limit.ConnectionLimit(1000, lambda: None)
+    limit = listening.ConnectionLimit(1000, lambda: None)
     server = http1.Server(settings, plain, answering, limit)
     port = loopback.free_port()
     await server.listen("127.0.0.1", port, 100)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from carpool_sidecar import drain
-from carpool_sidecar.server import connection_limit, listening, responses
+from carpool_sidecar.server import listening, responses
 from carpool_sidecar.server.http1 import exchange
 from carpool_sidecar.server.http1 import server as http1
 from tests import loopback
@@ -147,7 +147,7 @@ async def test_somebody_is_let_in_when_files_ran_out_and_are_there_again(
 @pytest.fixture
 async def server() -> AsyncIterator[http1.Server]:
     bench = connection_bench.Bench()
-    limit = connection_limit.ConnectionLimit(CALLERS, lambda: None)
+    limit = listening.ConnectionLimit(CALLERS, lambda: None)
     made = http1.Server(bench.settings, bench.requests, bench.handler, limit)
     yield made
     await made.close(0)
@@ -173,7 +173,7 @@ async def test_a_port_that_is_taken_is_an_error(server: http1.Server) -> None:
 @pytest.mark.both_loops
 async def test_who_was_let_in_just_before_the_end_and_has_asked_is_answered(clients: list[socket.socket]) -> None:
     bench = connection_bench.Bench()
-    limit = connection_limit.ConnectionLimit(CALLERS, lambda: None)
+    limit = listening.ConnectionLimit(CALLERS, lambda: None)
     server = http1.Server(bench.settings, bench.requests, bench.handler, limit)
     port = loopback.free_port()
     await server.listen("127.0.0.1", port, CALLERS)
@@ -191,7 +191,7 @@ async def test_who_was_let_in_just_before_the_end_and_has_asked_is_answered(clie
 async def closing() -> AsyncIterator[tuple[http1.Server, int]]:
     """A server whose sidecar refuses new requests, and its port."""
     bench = connection_bench.Bench()
-    limit = connection_limit.ConnectionLimit(CALLERS, lambda: None)
+    limit = listening.ConnectionLimit(CALLERS, lambda: None)
     server = http1.Server(bench.settings, bench.requests, Refusing(), limit)
     port = loopback.free_port()
     await server.listen("127.0.0.1", port, CALLERS)

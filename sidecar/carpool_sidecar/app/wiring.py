@@ -37,7 +37,6 @@ from carpool_sidecar.server import (
     admin,
     admin_clients,
     body_reader,
-    connection_limit,
     listening,
     local_answers,
     predict,
@@ -116,8 +115,8 @@ class Sidecar:
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
         patience = unread.Patience(self.limits, self.ledger)
         self._unread = unread.Watch(patience.between_steps, clock)
-        self.connection_limit = connection_limit.ConnectionLimit(
-            chosen.max_connections or connection_limit.usual_limit(), self.metrics.connections_refused.inc, self._unread
+        self.connection_limit = listening.ConnectionLimit(
+            chosen.max_connections or listening.usual_limit(), self.metrics.connections_refused.inc, self._unread
         )
         admin_watch = unread.Watch(lambda step: min(admin_clients.LONGEST_UNREAD, patience.between_steps(step)), clock)
         self._admin_clients = admin_clients.Clients(admin_watch, chosen.head_timeout, chosen.keep_alive, clock)
@@ -322,7 +321,7 @@ class Sidecar:
         if runner.server is not None:
             clients, chosen = self._admin_clients, self.settings
             self._admin_listeners += await listening.listen(
-                chosen.admin_host, chosen.admin_port, _BACKLOG, runner.server, clients, clients
+                chosen.admin_host, chosen.admin_port, _BACKLOG, runner.server, limit=clients
             )
 
     def _report(self, error: Exception) -> None:

@@ -1,13 +1,8 @@
-"""The admin port: what operators and kubelets ask the sidecar itself, apart from the traffic.
-
-Reading is open to all who reach the port, so that metrics can be scraped and probes answered. Changing anything is
-for callers inside the pod unless the settings say otherwise. Neither is for pages of other sites in somebody's browser.
-"""
+"""The admin port: what operators and kubelets ask the sidecar itself, apart from the traffic."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -21,12 +16,11 @@ from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.live import event_stream
 from carpool_sidecar.protocols import json_members, steps
-from carpool_sidecar.server import admin_clients, admin_token, live_view, origins
+from carpool_sidecar.server import admin_access, admin_clients, live_view
 from carpool_sidecar.upstream import readiness
 
 _MAX_CONFIG_BYTES = 64 * 1024
 _BODY_SECONDS = 10.0
-_INSIDE = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::ffff:127.0.0.1")))
 # A kubelet starts the preStop hooks of a pod's containers at once. One of them starts the drain, and is a program in a
 # container with a small share of a CPU that is busy serving: so much later it may begin, on an overloaded node. Without
 # its predictor the sidecar could only answer 502 from then on. A predictor that is restarted alone, or a pod without
@@ -65,7 +59,8 @@ class Admin:
         self._clients = clients
         self._learned = learned
         self._arrivals = arrivals
-        self._live = live_view.LiveView(stream, self._may_write)
+        self._access = admin_access.Access(settings)
+        self._live = live_view.LiveView(stream, self._access.may_write)
         self._drain_waits = admin_clients.DrainWaits()
         self._draining: asyncio.Future[object] | None = None  # what POST /drain started
 
@@ -75,7 +70,7 @@ class Admin:
         app = web.Application(
             client_max_size=_MAX_CONFIG_BYTES,
             handler_args={"handler_cancellation": True},
-            middlewares=[self._clients.look_on, _keep_out],
+            middlewares=[self._clients.look_on, admin_access.keep_out],
         )
         app.router.add_get("/", self._index)
         app.router.add_get("/events", self._live.events)
@@ -127,7 +122,7 @@ class Admin:
         return _json({**about, **settings.model_dump()})
 
     async def _change_config(self, request: web.Request) -> web.Response:
-        self._check_may_write(request)
+        self._access.check_may_write(request)
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await request.read()
@@ -157,7 +152,7 @@ class Admin:
         return _json({"phase": self._life.phase.value, "active": self._life.active})
 
     async def _start_drain(self, request: web.Request) -> web.Response:
-        self._check_may_write(request)
+        self._access.check_may_write(request)
         if self._draining is None:  # a task of its own: the grace period counts in it, and callers may leave
             self._draining = asyncio.ensure_future(self._drain())
         await asyncio.wait([self._draining])
@@ -180,46 +175,6 @@ class Admin:
             return web.Response(text=f"not draining: nothing to wait for, as no drain began within {patience:g} s\n")
         text = f"not drained within the grace period; requests and streams still open: {self._life.active}\n"
         return web.Response(status=503, text=text)
-
-    def _check_may_write(self, request: web.Request) -> None:
-        objection = origins.objection_to_writing(request.headers)
-        if objection is not None:
-            raise web.HTTPForbidden(text=objection + "\n")
-        if objection := self._lacks_token(request):
-            raise web.HTTPUnauthorized(text=objection + "\n", headers={"WWW-Authenticate": "Bearer"})
-        if not self._may_write(request):
-            text = "changes are allowed from inside the pod only; --admin-write any lifts that\n"
-            raise web.HTTPForbidden(text=text)
-
-    def _may_write(self, request: web.Request) -> bool:
-        if self._settings().admin_token_file:
-            return not self._lacks_token(request)
-        return self._settings().admin_write == "any" or _is_loopback(request.remote)
-
-    def _lacks_token(self, request: web.Request) -> str:
-        """Why a request lacks the token that changes take; "" if it has it, or if they take none."""
-        path = self._settings().admin_token_file
-        return admin_token.objection(request.headers, path) if path else ""
-
-
-@web.middleware
-async def _keep_out(request: web.Request, handler: admin_clients.Handler) -> web.StreamResponse:
-    """Show nothing at all to pages of other sites."""
-    objection = origins.objection_to_reading(request.headers)
-    if objection is not None:
-        raise web.HTTPForbidden(text=f"{objection}\n")
-    return await handler(request)
-
-
-def _is_loopback(address: str | None) -> bool:
-    """Whether a caller is in this pod.
-
-    The rest of 127.0.0.0/8 is not: Istio's sidecar delivers what comes from outside from 127.0.0.6.
-    """
-    try:
-        return ipaddress.ip_address(address or "") in _INSIDE
-    except ValueError:
-        return False
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -19,7 +19,7 @@ from typing import Final
 from aiohttp import web
 
 from carpool.runtime import deadline_timer
-from carpool_sidecar.server import unread
+from carpool_sidecar.server import admin_access, unread
 
 MOST: Final = 32
 """Connections at once: eight are live pages' at most, the others probes', scrapes' and preStop hooks'."""
@@ -34,8 +34,6 @@ LONGEST_UNREAD: Final = 30.0
 
 _ROUND: Final = 1.0  # seconds between looks at all of them
 _LASTING: Final = frozenset({"/drain", "/drained", "/events"})
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _Client:
@@ -67,24 +65,13 @@ class Clients:
     The first request has to come within `head_timeout` seconds, each other within `keep_alive`, or 45 s.
     """
 
-    # State: the connections that are in, or were lately; the timer while there are any; how many requests came.
+    # State: the connections that are in, or were lately; the timer while there are any.
     def __init__(self, watch: unread.Watch, head_timeout: float, keep_alive: float, clock: Callable[[], float]) -> None:
         self._watch = watch
         self._first, self._next = head_timeout, min(keep_alive, LONGEST_IDLE)
         self._clock = clock
         self._clients: dict[asyncio.Transport, _Client] = {}
         self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
-        self.asked = 0
-
-    @property
-    def open(self) -> int:
-        """Implements `listening.Crowd`."""
-        return len(self._clients)
-
-    @property
-    def waiting(self) -> int:
-        """Implements `listening.Crowd`."""
-        return sum(each.is_asking for each in self._clients.values())
 
     def has_file(self, number: int) -> bool:
         """Implements `listening.Limit`."""
@@ -103,9 +90,8 @@ class Clients:
         self._timer.look_by(self._clock() + _ROUND)
 
     @web.middleware
-    async def look_on(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def look_on(self, request: web.Request, handler: admin_access.Handler) -> web.StreamResponse:
         """Know over which connections requests are being answered."""
-        self.asked += 1
         if request.transport is None:
             return await handler(request)
         client = self._client(request.transport)

@@ -20,7 +20,7 @@ class Lingering(asyncio.Protocol):
     """Has the transport from now on: says that no more will be sent, drops what comes, and closes.
 
     It closes when the client has ended its side, or at the latest when its time is up. `former` is told of the end, and
-    whether there is room to write. `ended` is done once the connection is closed or lost.
+    whether there is room to write.
     """
 
     # State: when the last byte came, and when all time is up, by the loop's clock; the timer until it is closed.
@@ -28,7 +28,6 @@ class Lingering(asyncio.Protocol):
         self._transport = transport
         self._former = former
         self._loop = asyncio.get_running_loop()
-        self.ended = self._loop.create_future()
         self._heard = self._loop.time()
         self._end = self._heard + LONGEST
         self._timer = self._loop.call_later(QUIET, self._look)
@@ -52,13 +51,8 @@ class Lingering(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who was here before."""
-        self._done()
+        self._timer.cancel()
         self._former.connection_lost(exc)
-
-    def close(self) -> None:
-        """Wait no longer."""
-        self._done()
-        self._transport.close()
 
     def _read_on(self) -> None:
         if not self._transport.is_closing() and not self._transport.is_reading():
@@ -67,11 +61,6 @@ class Lingering(asyncio.Protocol):
     def _look(self) -> None:
         left = min(self._heard + QUIET, self._end) - self._loop.time()
         if left <= 0:
-            self.close()
+            self._transport.close()
         else:
             self._timer = self._loop.call_later(left, self._look)
-
-    def _done(self) -> None:
-        self._timer.cancel()
-        if not self.ended.done():
-            self.ended.set_result(None)

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from carpool.program import addresses
+from carpool_sidecar import files
+from carpool_sidecar.server import unread
 
 log = logging.getLogger("carpool.sidecar.listening")
 
@@ -46,6 +48,9 @@ _TURNS_TO_READ: Final = 3
 _REST: Final = 1.0
 _FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+_MOST_CONNECTIONS: Final = 10_000
+# What the sidecar needs for itself: ports, the way to the predictor, and what is the admin port's.
+_OWN_FILES: Final = 64
 
 _Let = tuple[asyncio.BaseTransport, asyncio.Protocol]
 
@@ -88,23 +93,57 @@ class Limit(Protocol):
         ...
 
 
-class ConnectionLimit(Limit, Protocol):
-    """Counts the clients of all ports."""
+class ConnectionLimit:
+    """Counts clients of all ports and protocols that connect and leave. `open` is how many there are.
+
+    `on_refused` is called for each too many. All who come in are looked after by the `watch`, if there is one.
+    """
+
+    def __init__(self, most: int, on_refused: Callable[[], None], watch: unread.Watch | None = None) -> None:
+        self.open = 0
+        self._most = most
+        self._on_refused = on_refused
+        self._watch = watch
+
+    def has_file(self, number: int) -> bool:
+        """Implements `Limit`."""
+        if files.is_spared(number):
+            log.warning("a client was refused: the limit of open files is reached")
+            self._on_refused()
+            return False
+        return True
+
+    def came(self, caller: socket.socket, transport: asyncio.Transport) -> None:
+        """Implements `Limit`."""
+        if self._watch is not None:
+            self._watch.add(caller, transport)
 
     def enter(self) -> bool:
-        """A client connected; returns whether it may stay."""
-        ...
+        """A client connected: whether it may stay. If so, `leave` has to be called when it is gone."""
+        if self.open >= self._most:
+            self._on_refused()
+            return False
+        self.open += 1
+        return True
 
     def leave(self) -> None:
-        """A client that was allowed to stay is gone."""
-        ...
+        """The counterpart of `enter`."""
+        self.open -= 1
+
+
+def usual_limit() -> int:
+    """How many clients may be connected where that was not chosen: half of the open files, at most 10,000.
+
+    A request passed through takes a second one.
+    """
+    return max(1, min(_MOST_CONNECTIONS, (files.limit() - _OWN_FILES) // 2))
 
 
 class Listener:
     """Listens on one socket, which it closes in the end; each caller gets a protocol from `make`.
 
-    When there are no more files to be had, nobody is let in for `rest` seconds. Who may not come in by the `limit` is
-    told the `refusal`.
+    Without a `crowd` all who come are let in. When there are no more files to be had, nobody is let in for `rest`
+    seconds. Who may not come in by the `limit` is told the `refusal`.
     """
 
     # State: the connections that are being made; how much had been asked when callers were last let in; the timer while
@@ -113,7 +152,7 @@ class Listener:
         self,
         listening: socket.socket,
         make: Callable[[], asyncio.Protocol],
-        crowd: Crowd,
+        crowd: Crowd | None = None,
         rest: float = _REST,
         limit: Limit | None = None,
         refusal: Callable[[], bytes] = bytes,
@@ -126,7 +165,7 @@ class Listener:
         self._limit = limit
         self._refusal = refusal
         self._arriving: set[asyncio.Task[_Let]] = set()
-        self._asked = crowd.asked
+        self._asked = 0 if crowd is None else crowd.asked
         self._resting: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._let_in)
 
@@ -137,8 +176,10 @@ class Listener:
 
     def _let_in(self) -> None:
         """Somebody waits outside. The event loop calls this once in each turn until nobody does."""
-        asked = self._crowd.asked
-        room, self._asked = allowance(self._crowd, asked - self._asked), asked
+        room = MOST_IN_A_TURN
+        if self._crowd is not None:
+            asked = self._crowd.asked
+            room, self._asked = allowance(self._crowd, asked - self._asked), asked
         try:
             self._take_most(room)
         except OSError as error:
@@ -210,7 +251,7 @@ async def listen(
     port: int,
     backlog: int,
     make: Callable[[], asyncio.Protocol],
-    crowd: Crowd,
+    crowd: Crowd | None = None,
     limit: Limit | None = None,
     refusal: Callable[[], bytes] = bytes,
 ) -> list[Listener]:

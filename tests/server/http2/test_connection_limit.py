@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from carpool_sidecar.server import connection_limit
+from carpool_sidecar.server import listening
 from carpool_sidecar.server.http2 import server
 from tests.server.http2 import echo
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.looptime
 
 async def test_a_client_too_many_is_closed_at_once_and_there_is_room_when_one_leaves() -> None:
     refused: list[bool] = []
-    limit = connection_limit.ConnectionLimit(1, lambda: refused.append(True))
+    limit = listening.ConnectionLimit(1, lambda: refused.append(True))
     here = server.Server(echo.Echo(), connection_limit=limit)
     await here.listen("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", here.port)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from carpool.runtime import deadline_timer
 from carpool_sidecar import config
-from carpool_sidecar.server import connection_limit, listening, responses
+from carpool_sidecar.server import listening, responses
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import heads, requests
 
@@ -38,7 +38,7 @@ class Server:
         chosen: config.Settings,
         plain: requests.PlainRequests,
         handler: connections.Handler,
-        limit: connection_limit.ConnectionLimit,
+        limit: listening.ConnectionLimit,
     ) -> None:
         self.requests = plain
         self.handler = handler

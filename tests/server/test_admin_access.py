@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from carpool_sidecar.server import origins
+from carpool_sidecar.server import admin_access
 
 JSON = {"Content-Type": "application/json"}
 
@@ -16,24 +16,24 @@ JSON = {"Content-Type": "application/json"}
      "admin.team.svc.cluster.local.:9082"],
 )  # fmt: skip
 def test_addresses_and_names_that_nobody_can_register_may_be_read_from(host):
-    assert origins.objection_to_reading({"Host": host}) is None
+    assert admin_access.objection_to_reading({"Host": host}) is None
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example:9082", "127.0.0.1.nip.io", "a.svc.evil.example", "", "x.local.com:80", "evil.example."]
 )
 def test_a_name_that_an_attacker_may_own_is_refused(host):
-    assert "could be anybody's name" in origins.objection_to_reading({"Host": host})
+    assert "could be anybody's name" in admin_access.objection_to_reading({"Host": host})
 
 
 def test_a_program_that_is_no_browser_may_write_by_any_name_and_content_type():
     headers = {"Host": "admin.example.com", "Content-Type": "application/x-www-form-urlencoded"}
-    assert origins.objection_to_writing(headers) is None
+    assert admin_access.objection_to_writing(headers) is None
 
 
 @pytest.mark.parametrize("host", ["localhost:9082", "127.0.0.1:9082", "[::1]:9082"])
 def test_the_page_itself_may_write(host):
-    assert origins.objection_to_writing({"Host": host, "Origin": f"http://{host}", **JSON}) is None
+    assert admin_access.objection_to_writing({"Host": host, "Origin": f"http://{host}", **JSON}) is None
 
 
 @pytest.mark.parametrize(
@@ -48,29 +48,29 @@ def test_the_page_itself_may_write(host):
     ],
 )
 def test_a_page_of_another_site_may_not_write_whatever_name_it_has_for_this_address(headers, words):
-    assert words in origins.objection_to_writing({"Host": "localhost:9082", **JSON, **headers})
+    assert words in admin_access.objection_to_writing({"Host": "localhost:9082", **JSON, **headers})
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_may_not_take_a_viewers_place(site):
     headers = {"Host": "localhost:9082", "Sec-Fetch-Site": site}
-    assert "a page of another site" in origins.objection_to_reading(headers)
+    assert "a page of another site" in admin_access.objection_to_reading(headers)
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_the_page_itself_may_read(site):
-    assert origins.objection_to_reading({"Host": "localhost:9082", "Sec-Fetch-Site": site}) is None
+    assert admin_access.objection_to_reading({"Host": "localhost:9082", "Sec-Fetch-Site": site}) is None
 
 
 def test_a_program_that_names_no_host_is_no_browser_and_may_read():
-    assert origins.objection_to_reading({}) is None
+    assert admin_access.objection_to_reading({}) is None
 
 
 def test_a_link_on_another_site_may_be_followed_but_neither_framed_nor_fetched():
     link = {"Host": "localhost:9082", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    assert origins.objection_to_reading({**link, "Sec-Fetch-Dest": "document"}) is None
-    assert "another site" in origins.objection_to_reading({**link, "Sec-Fetch-Dest": "iframe"})
-    assert "another site" in origins.objection_to_reading({**link, "Sec-Fetch-Mode": "cors"})
-    assert "could be anybody's name" in origins.objection_to_reading(
+    assert admin_access.objection_to_reading({**link, "Sec-Fetch-Dest": "document"}) is None
+    assert "another site" in admin_access.objection_to_reading({**link, "Sec-Fetch-Dest": "iframe"})
+    assert "another site" in admin_access.objection_to_reading({**link, "Sec-Fetch-Mode": "cors"})
+    assert "could be anybody's name" in admin_access.objection_to_reading(
         {**link, "Sec-Fetch-Dest": "document", "Host": "evil.example"}
     )
