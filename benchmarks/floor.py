@@ -29,7 +29,8 @@ from carpool_sidecar import config, drain, metrics
 from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.protocols import steps as in_steps
-from carpool_sidecar.server import body_reader, listening, predict, responses
+from carpool_sidecar.server import listening, predict, responses
+from carpool_sidecar.server.http1 import bodies as request_bodies
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import heads, requests
 from carpool_sidecar.server.http1 import server as http1
@@ -125,7 +126,7 @@ async def own_microseconds(
     rules = predict.PredictRules(
         chosen,
         limits,
-        body_reader.BodyReader(chosen.max_body_bytes, core.ledger, 60.0),
+        request_bodies.Limits(chosen.max_body_bytes, core.ledger, 60.0),
         routes.Routes(calls.Route(v1.Codec(), predictor), routes.Models(cast(Any, None), predictor)),
         drain.Lifecycle(core.ledger),
         counters,

@@ -35,8 +35,9 @@ from carpool_sidecar.protocols import interface, models, v1
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_grpc import tensors
 from carpool_sidecar.protocols.v2_http import codec as http_codec
-from carpool_sidecar.server import body_reader, listening, predict
+from carpool_sidecar.server import listening, predict
 from carpool_sidecar.server.grpc import passthrough, service
+from carpool_sidecar.server.http1 import bodies as request_bodies
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import handler, relay, requests
 from carpool_sidecar.server.http1 import server as http1
@@ -143,7 +144,7 @@ def open_connections(
     rules = predict.PredictRules(
         site.settings,
         site.limits,
-        body_reader.BodyReader(site.settings.max_body_bytes, site.core.ledger, 60.0),
+        request_bodies.Limits(site.settings.max_body_bytes, site.core.ledger, 60.0),
         routes.Routes(calls.Route(v1.Codec(), to), models_of_v2),
         site.life,
         site.counters,
@@ -172,7 +173,7 @@ def rpc(site: Site, many: Sequence[bytes]) -> Sending:
     registry = site.registry(lambda model: grpc_codec.Codec(models.ModelInfo(), model.avoid), 1024)
     rules = service.GrpcService(
         routes.Models(registry, site.predictor, is_http=False), cast(passthrough.Passthrough, None), site.driver,
-        site.life, site.counters, body_reader.BodyReader(site.settings.max_body_bytes, site.core.ledger, 60.0), _report,
+        site.life, site.counters, request_bodies.Limits(site.settings.max_body_bytes, site.core.ledger, 60.0), _report,
         lambda: int(site.limits.max_queue_instances), ("authorization", "content-type"),
     )  # fmt: skip
     server = http2.Server(rules, report=_report)

@@ -41,7 +41,8 @@ histograms are kept as `carpool.measures` does.
 | `server.listening.ConnectionLimit` | how many clients are connected | all three servers |
 | `server.http1.connection.Connection` | bytes not yet understood, the request that has it | the transport; answers |
 | `server.http1.requests.Answers` | requests without an answer, what a client has not taken | its connection; answers |
-| `server.http1.progress.PartialBody` | the parts of one body that came | its connection |
+| `server.http1.bodies.Parts` | what came of one body | its connection; its exchange |
+| `server.http1.bodies.PartialBody` | how much of one is missing | its connection |
 | `server.http1.heads.HeadTemplate` | the latest head that came twice | heads that are compared with it |
 | `server.http1.heads.Reader` | what heads meant that came lately | each head that is new |
 | `server.http1.messages._Counter` | how many fields the parser met | the parser |
@@ -51,7 +52,7 @@ histograms are kept as `carpool.measures` does.
 | `server.http1.messages.ChunkedBody` | where in a body in chunks it is | its exchange |
 | `server.http1.exchange.Exchange` | who answers a request, and how far that is | its connection; whoever answers |
 | `server.http1.handler.Handler` | what heads said that came lately | each head that is new |
-| `server.http1.handler.CollectedBody` | what came of a body and was not read | its exchange; its reader |
+| `server.http1.bodies.CollectedBody` | who reads one, and what is wrong with the rest | its exchange; its reader |
 | `server.http1.relay.Relays` | open tunnels, whether it is closed | relays; `close_tunnels` |
 | `server.http1.relay.Relay` | a request and its answer, as far as they are not passed on | both connections |
 | `server.http1.requests.PlainRequests` | when an answer was last made, how many came | requests; answers |

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.server import front
-from tests.server.body_reader_site import Connection, Send, Site
+from tests.server.bodies_site import Connection, Send, Site
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

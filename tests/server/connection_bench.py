@@ -12,9 +12,9 @@ from carpool.scheduling import ledger, messages
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface, v1
-from carpool_sidecar.server import body_reader, predict, responses
+from carpool_sidecar.server import predict, responses
+from carpool_sidecar.server.http1 import bodies, exchange, heads, requests
 from carpool_sidecar.server.http1 import connection as connections
-from carpool_sidecar.server.http1 import exchange, heads, requests
 from carpool_sidecar.server.http1 import messages as http_messages
 
 PREDICT = b"/v1/models/m:predict"
@@ -261,7 +261,7 @@ class Bench:
         self.memory = ledger.Ledger(self.settings.max_queue_bytes)
         self.memory.large = allocator.LARGE
         self.driver = Driver(self.memory)
-        self.bodies = body_reader.BodyReader(self.settings.max_body_bytes, self.memory, self.settings.timeout)
+        self.bodies = bodies.Limits(self.settings.max_body_bytes, self.memory, self.settings.timeout)
         self.life = drain.Lifecycle(self.memory)
         self.metrics = metrics.Metrics()
         limits = self.settings.scheduler_limits

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from carpool.scheduling import ledger
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.server import body_reader, listening, predict
+from carpool_sidecar.server import listening, predict
+from carpool_sidecar.server.http1 import bodies, exchange, handler, messages, relay, requests
 from carpool_sidecar.server.http1 import connection as connections
-from carpool_sidecar.server.http1 import exchange, handler, messages, relay, requests
 from carpool_sidecar.server.http1 import server as http1
 from carpool_sidecar.upstream import readiness, streaming
 from tests import loopback
@@ -20,10 +20,10 @@ from tests.server import connection_bench
 
 def rules_of(settings: config.Settings, memory: ledger.Ledger) -> predict.PredictRules:
     """The rules of predict requests where nobody is to make any."""
-    bodies = body_reader.BodyReader(settings.max_body_bytes, memory, settings.timeout)
+    of_bodies = bodies.Limits(settings.max_body_bytes, memory, settings.timeout)
     life = drain.Lifecycle(memory)
     limits = settings.scheduler_limits
-    return predict.PredictRules(settings, limits, bodies, connection_bench.V1_ROUTES, life, metrics.Metrics())
+    return predict.PredictRules(settings, limits, of_bodies, connection_bench.V1_ROUTES, life, metrics.Metrics())
 
 
 @asynccontextmanager
@@ -54,7 +54,8 @@ class Front:
         self._streams = streaming.Streams(f"http://127.0.0.1:{predictor_port}", 5.0)
         self.relays = relay.Relays(self._streams, lambda: False, lambda status: None)
         nobody = cast(readiness.Readiness, None)  # whom nobody asks
-        self.handler = handler.Handler(rules_of(self.settings, self.memory), None, self.relays, nobody)
+        self.rules = rules_of(self.settings, self.memory)
+        self.handler = handler.Handler(self.rules, None, self.relays, nobody)
 
     @property
     def tunnels(self) -> int:
@@ -72,29 +73,27 @@ class Front:
 class ReadingFirst:
     """Implements `connection.Handler`: passes requests on with bodies that were read before."""
 
-    def __init__(self, relays: relay.Relays) -> None:
+    def __init__(self, relays: relay.Relays, limits: bodies.Limits) -> None:
         self._relays = relays
+        self._limits = limits
 
     def read_head(self, text: bytes) -> messages.RequestHead:
         return messages.read_head(text)
 
     def begin(self, asked: exchange.Exchange) -> None:
-        body = handler.CollectedBody(asked)
+        body = bodies.CollectedBody(asked, self._limits)
         asked.consumer = body
         asked.task = asyncio.get_running_loop().create_task(self._pass_on(asked, body))
 
-    async def _pass_on(self, asked: exchange.Exchange, source: handler.CollectedBody) -> None:
-        body = b""
-        while part := await source.read():
-            body += part
-        relay.Relay(self._relays, asked, lambda error: None, body).start()
+    async def _pass_on(self, asked: exchange.Exchange, source: bodies.CollectedBody) -> None:
+        relay.Relay(self._relays, asked, lambda error: None, await source.read()).start()
 
 
 @asynccontextmanager
 async def relaying(predictor_port: int, reads_first: bool = False, **chosen: Any) -> AsyncIterator[tuple[Front, int]]:
     """A relay to a predictor, and the port in front of it."""
     front = Front(predictor_port)
-    answering = ReadingFirst(front.relays) if reads_first else front.handler
+    answering = ReadingFirst(front.relays, front.rules.bodies) if reads_first else front.handler
     async with serving(answering, front.memory, **chosen) as (_, port):
         yield front, port
         await front.close()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.server import connection_bench, front
-from tests.server.body_reader_site import CHUNKED, Connection, Site, chunk, until
+from tests.server.bodies_site import CHUNKED, Connection, Site, chunk, until
 
 HEAD = f"POST / HTTP/1.1\r\nHost: a\r\n{CHUNKED}\r\n\r\n".encode()
 END = chunk(b"")
@@ -90,7 +90,7 @@ async def test_a_turn_of_the_loop_takes_a_bounded_number_of_chunks(bench: Bench)
     assert await bench.site.outcomes.get() == b"x" * count
     assert bench.turns.count - before >= count // _PER_TURN
     await client.close()
-    await until(lambda: bench.site.reader.memory.held == 0)
+    await until(lambda: bench.site.limits.memory.held == 0)
 
 
 async def test_a_turn_of_the_loop_takes_a_bounded_number_of_pipelined_requests(bench: Bench) -> None:
@@ -104,7 +104,7 @@ async def test_a_turn_of_the_loop_takes_a_bounded_number_of_pipelined_requests(b
         await client.read(3)
     assert bench.turns.count - before >= count // _PER_TURN
     await client.close()
-    await until(lambda: bench.site.reader.memory.held == 0)
+    await until(lambda: bench.site.limits.memory.held == 0)
 
 
 async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_client(bench: Bench) -> None:
@@ -112,9 +112,9 @@ async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_c
     await client.send(HEAD)
     await bench.site.started.wait()
     await client.send(chunk(b"x") * 40_000)
-    await until(lambda: bench.site.reader.memory.held > 40_000)
+    await until(lambda: bench.site.limits.memory.held > 40_000)
     await client.close()
-    await until(lambda: bench.site.reader.memory.held == 0)
+    await until(lambda: bench.site.limits.memory.held == 0)
     await bench.site.outcomes.get()
 
 
@@ -141,7 +141,7 @@ async def test_a_body_in_more_tiny_chunks_than_any_client_sends_is_refused(bench
 
 
 async def test_chunks_of_three_bytes_are_never_too_small(bench: Bench) -> None:
-    bench.site.reader.max_body_bytes = 2_000_000
+    bench.site.limits.max_body_bytes = 2_000_000
     client, count = await connect(bench), 400_000
     sending = asyncio.ensure_future(client.send(HEAD + chunk(b"xyz") * count + END))
     assert await bench.site.outcomes.get() == b"xyz" * count

@@ -36,13 +36,12 @@ from carpool_sidecar.recording import document, file, ring
 from carpool_sidecar.server import (
     admin,
     admin_clients,
-    body_reader,
     listening,
     local_answers,
     predict,
     unread,
 )  # fmt: skip
-from carpool_sidecar.server.http1 import handler, relay, requests
+from carpool_sidecar.server.http1 import bodies, handler, relay, requests
 from carpool_sidecar.server.http1 import server as http1
 from carpool_sidecar.upstream import model_questions, predictor, probes, readiness, streaming
 
@@ -110,7 +109,7 @@ class Sidecar:
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
         observer = self._observer()
         self.driver = driver.Driver(self.core, self.executor, observer, clock, cpu_clock=cpu_clock)
-        self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout, self.turns)
+        self.bodies = bodies.Limits(chosen.max_body_bytes, self.ledger, chosen.timeout, self.turns)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
         patience = unread.Patience(self.limits, self.ledger)

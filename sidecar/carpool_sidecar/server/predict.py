@@ -18,8 +18,9 @@ from carpool.program import shared_names
 from carpool.scheduling import limits
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.server import body_reader, responses, unread
 from carpool_sidecar.server import headers as headers_
+from carpool_sidecar.server import responses, unread
+from carpool_sidecar.server.http1 import bodies as bodies_
 
 log = logging.getLogger("carpool.sidecar.server")
 
@@ -44,7 +45,7 @@ class PredictRules:
         self,
         chosen: config.Settings,
         bounds: limits.Limits,
-        bodies: body_reader.BodyReader,
+        bodies: bodies_.Limits,
         ways: routes.Routes,
         life: drain.Lifecycle,
         counters: metrics.Metrics,

@@ -19,7 +19,7 @@ from carpool_sidecar import errors, turns
 from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface, json_rows, v1
 from carpool_sidecar.server import lingering, responses, unread
-from carpool_sidecar.server.http1 import exchange, heads, messages, progress, requests
+from carpool_sidecar.server.http1 import bodies, exchange, heads, messages, requests
 
 _MOST_HELD: Final = 64 * 1024
 """Bytes of unparsed requests; more are left in the socket."""
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
         self._heads_read = 0
         self._rest = b""
         self._head: messages.PartialHead | None = None
-        self._body: progress.PartialBody | None = None
+        self._body: bodies.PartialBody | None = None
         self._exchange: exchange.Exchange | None = None
         self._waiting: Cancellable | None = None
         self._working: turns.Work | None = None
@@ -320,13 +320,13 @@ class Connection(asyncio.Protocol):
             self._begin_exchange(data[at:end], data[end:])
         else:
             self._state = _BODY
-            self._body = progress.PartialBody(
+            self._body = bodies.PartialBody(
                 data[at:end], head, length, self.answers.touched, self._requests.scan(head, length)
             )
             self._body.add(data[end:])
-            self._held.add(self._body.received, 1)
+            self._held.add(self._body.size, 1)
 
-    def _collect(self, body: progress.PartialBody, data: bytes) -> None:
+    def _collect(self, body: bodies.PartialBody, data: bytes) -> None:
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
         if not self._requests.memory.has_room(len(data)):
             self._drop_body()
@@ -345,61 +345,49 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._update_reading)
 
-    def _finish(self, body: progress.PartialBody, following: bytes) -> None:
+    def _finish(self, body: bodies.PartialBody, following: bytes) -> None:
         self._drop_body()
         parts = body.take()
         payload = None if body.scan is None else body.scan.payload(json_rows.PartedText(parts))
-        if payload is not None:
-            self._submit_parsed(body, parts, payload, following)
-            return
-        whole = b"".join(parts)
-        parts.clear()
-        told = functools.partial(self._parsed, body, whole)
-        self._working = self._requests.work_on(body.head, whole, told)
-        if self._working is not None:
-            self._held.add(len(whole), 1)
-            self._hold(following)
-            return
-        try:
-            request = self._requests.accept(body.head, whole, self.answers, body.started)
-        except errors.CarpoolError as error:
-            self._refuse(error, body.started)
-            self._serve_following(following)
-        else:
-            self._submit_large(body, [whole], request, following)
+        if payload is None:
+            parts = [b"".join(parts)]
+            told = functools.partial(self._parsed, body, parts)
+            self._working = self._requests.work_on(body.head, parts[0], told)
+            if self._working is not None:
+                self._held.add(len(parts[0]), 1)
+                self._hold(following)
+                return
+        self._submit(body, parts, payload, following)
 
-    def _parsed(self, body: progress.PartialBody, whole: bytes, outcome: interface.Payload | Exception) -> None:
+    def _parsed(self, body: bodies.PartialBody, parts: list[bytes], outcome: interface.Payload | Exception) -> None:
         """A large body was looked through; what came meanwhile is held."""
         self._working = None
-        self._held.add(-len(whole), -1)
+        self._held.add(-len(parts[0]), -1)
         following = self._rest
         self._state = _READING
         self._keep(b"")
         self._update_reading()
         if isinstance(outcome, Exception):
-            self._begin_exchange(body.text, whole + following)
+            self._begin_exchange(body.text, parts[0] + following)
         else:
-            self._submit_parsed(body, [whole], outcome, following)
+            self._submit(body, parts, outcome, following)
 
-    def _submit_parsed(
-        self, body: progress.PartialBody, parts: list[bytes], payload: interface.Payload, following: bytes
+    def _submit(
+        self, body: bodies.PartialBody, parts: list[bytes], payload: interface.Payload | None, following: bytes
     ) -> None:
-        size = sum(map(len, parts))
-        request = self._requests.accept(body.head, b"", self.answers, body.started, payload, size)
-        self._submit_large(body, parts, request, following)
-
-    def _submit_large(
-        self, body: progress.PartialBody, parts: list[bytes], request: requests.PlainRequest | None, following: bytes
-    ) -> None:
-        if request is None:
-            self._begin_exchange(body.text, b"".join([*parts, following]))
-            return
-        self.answers.pending.append(request)
-        self._held.add(0, 1)
-        self._requests.submit(request)
-        self._serve_following(following)
-
-    def _serve_following(self, following: bytes) -> None:
+        """Make a call of a request whose body came in parts, or is one part that was not looked through."""
+        try:
+            size = sum(map(len, parts))
+            request = self._requests.accept(body.head, parts[0], self.answers, body.started, payload, size)
+        except errors.CarpoolError as error:
+            self._refuse(error, body.started)
+        else:
+            if request is None:
+                self._begin_exchange(body.text, b"".join([*parts, following]))
+                return
+            self.answers.pending.append(request)
+            self._held.add(0, 1)
+            self._requests.submit(request)
         if following and self._state is _READING:
             self._serve(following)
 
@@ -413,7 +401,7 @@ class Connection(asyncio.Protocol):
 
     def _drop_body(self) -> None:
         if self._body is not None:
-            self._held.add(-self._body.received, -1)
+            self._held.add(-self._body.size, -1)
             self._body = None
             self._state = _READING
 

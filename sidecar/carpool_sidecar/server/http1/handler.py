@@ -9,19 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Final
-
-from multidict import CIMultiDict
 
 from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers, local_answers, predict, responses
-from carpool_sidecar.server.http1 import exchange, messages, relay, requests
+from carpool_sidecar.server.http1 import bodies, exchange, messages, relay, requests
 from carpool_sidecar.upstream import readiness
 
-_MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 _MOST_HEADS: Final = 512 * 1024  # bytes of heads that are remembered
 
 
@@ -98,7 +95,7 @@ class Handler:
         if self._plain is None or match is None:
             self._pass_on(asked)
         else:
-            body = CollectedBody(asked)
+            body = bodies.CollectedBody(asked, self._rules.bodies)
             asked.consumer = body
             self._start(asked, self._batch(asked, body, self._plain, match))
 
@@ -119,7 +116,7 @@ class Handler:
     # --- calls in batches --------------------------------------------------------------------------------------
 
     async def _batch(
-        self, asked: exchange.Exchange, source: CollectedBody, plain: requests.PlainRequests, match: routes.Match
+        self, asked: exchange.Exchange, source: bodies.CollectedBody, plain: requests.PlainRequests, match: routes.Match
     ) -> None:
         """Make a call of a request once its body is read; from then on it is as any other."""
         rules, clock = self._rules, asyncio.get_running_loop().time
@@ -137,7 +134,9 @@ class Handler:
                 body = await self._read(source, match)
             head = rules.head(request.target, request.headers, match, route, spent)
             payload = await self._payload(head, body, match)
-            source.call(plain, head, payload, len(body), started)
+            made = plain.serve(asked, head, payload, len(body), started)
+            if not asked.is_over:
+                source.cancel = functools.partial(plain.driver.cancel, made)
             return
         except errors.Unbatchable as verdict:
             self._metrics.unbatched(verdict.reason)
@@ -161,15 +160,15 @@ class Handler:
         )
         self._respond(asked, answer)
 
-    async def _read(self, source: CollectedBody, match: routes.Match) -> bytes:
+    async def _read(self, source: bodies.CollectedBody, match: routes.Match) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`.
 
         Raises `errors.Unbatchable`, with the body unread, where the media type speaks against a predict request and
         it is known beforehand that the body cannot be looked at.
         """
-        if not match.says_so and not self._rules.bodies.can_read(source):
+        if not match.says_so and not source.can_be_read:
             raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
-        return await self._rules.bodies.read(source)
+        return await source.read()
 
     async def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
         """The rows of a decoded body; raises `errors.CarpoolError`.
@@ -177,13 +176,13 @@ class Handler:
         Raises `errors.Unbatchable` if it is valid but has to travel alone, or is what its media type says and no
         predict request at all.
         """
-        codec, bodies = head.route.codec, self._rules.bodies
+        codec, limits = head.route.codec, self._rules.bodies
         most = int(self._rules.bounds.max_queue_instances)
         try:
             if len(body) < codec.large:
                 return codec.parse(body, most, head.json_size)
-            with bodies.memory.reserve(len(body)):
-                return await bodies.turns.run(codec.parse_in_steps(body, most, head.json_size))
+            with limits.memory.reserve(len(body)):
+                return await limits.turns.run(codec.parse_in_steps(body, most, head.json_size))
         except errors.BadRequest:
             if match.says_so:
                 raise
@@ -196,7 +195,7 @@ class Handler:
         asked: exchange.Exchange,
         body: bytes | None = None,
         words: calls.ErrorWords | None = None,
-        source: CollectedBody | None = None,
+        source: bodies.CollectedBody | None = None,
     ) -> None:
         """Pass a request on. Its body is `body` if that was read; if not, some of it may be in the `source`."""
         dialect = responses.Dialect(words) if words else responses.Dialect()
@@ -244,118 +243,3 @@ class Handler:
             asked.connection.transport.abort()
         else:
             self._respond(asked, responses.Dialect().error(error))
-
-
-class CollectedBody:
-    """A body that waits to be read, and the call made of it. Implements `exchange.Consumer`, `body_reader.Source`."""
-
-    # State: what came and was not read, and its size; what is wrong with the rest; whoever waits for more; what takes
-    # the call out of its queue.
-    __slots__ = ("_cancel", "_exchange", "_size", "_unread", "_waiter", "_words")
-
-    def __init__(self, asked: exchange.Exchange) -> None:
-        self._exchange = asked
-        self._unread: list[bytes] = []
-        self._size = 0
-        self._words = ""
-        self._waiter: asyncio.Future[None] | None = None
-        self._cancel: Callable[[], None] | None = None
-
-    def call(
-        self, plain: requests.PlainRequests, head: calls.Head, payload: interface.Payload, size: int, started: float
-    ) -> None:
-        """Make a call of it, which is cancelled when the caller leaves."""
-        made = plain.serve(self._exchange, head, payload, size, started)
-        if not self._exchange.is_over:
-            self._cancel = functools.partial(plain.driver.cancel, made)
-
-    @property
-    def headers(self) -> CIMultiDict[str]:
-        """Implements `body_reader.Source`."""
-        return self._exchange.head.headers
-
-    @property
-    def length(self) -> int | None:
-        """Implements `body_reader.Source`."""
-        return self._exchange.head.length
-
-    @property
-    def chunks(self) -> int:
-        """Implements `body_reader.Source`."""
-        return self._exchange.reader.chunks
-
-    @property
-    def is_complete(self) -> bool:
-        """Implements `body_reader.Source`."""
-        return self._exchange.reader.is_complete
-
-    def send_continue(self) -> None:
-        """Implements `body_reader.Source`."""
-        self._exchange.send_continue()
-
-    async def read(self) -> bytes:
-        """Implements `body_reader.Source`."""
-        while not self._unread and not self.is_complete:
-            self.check()
-            waiter = self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-                del waiter  # it keeps what is raised here, whose frames keep this one
-        unread, self._unread = self._unread, []
-        self._size = 0
-        self._exchange.want(True)
-        return unread[0] if len(unread) == 1 else b"".join(unread)
-
-    def check(self) -> None:
-        """Raises `errors.MalformedBody` if the rest of the body is no HTTP."""
-        if self._words:
-            raise errors.MalformedBody(f"the body is not valid HTTP: {self._words}")
-
-    def hand_over(self, consumer: exchange.Consumer) -> None:
-        """Give what was not read to somebody else, who gets the rest as well."""
-        unread, self._unread = self._unread, []
-        for part in unread:
-            consumer.body(part)
-        self._exchange.want(True)
-
-    # --- what comes --------------------------------------------------------------------------------------------
-
-    def body(self, data: bytes) -> None:
-        """Implements `exchange.Consumer`."""
-        self._unread.append(data)
-        self._size += len(data)
-
-    def body_ended(self) -> None:
-        """Implements `exchange.Consumer`."""
-
-    def settled(self) -> None:
-        """Implements `exchange.Consumer`."""
-        self._tell()
-        if self._size >= _MOST_UNREAD and self._waiter is None:
-            self._exchange.want(False)
-
-    def body_broken(self, words: str) -> None:
-        """Implements `exchange.Consumer`."""
-        self._words = words
-        self._tell()
-
-    def caller_full(self, is_full: bool) -> None:
-        """Implements `exchange.Consumer`: nothing is written before the answer."""
-
-    def caller_finished(self) -> None:
-        """Implements `exchange.Consumer`: this is no tunnel."""
-
-    def lost(self) -> None:
-        """Implements `exchange.Consumer`: the task is cancelled, or the call that it made."""
-        if self._cancel is not None:
-            self._cancel()
-
-    def expire(self, now: float, quiet_since: float, patience: float) -> None:
-        """Implements `exchange.Consumer`: whoever reads has a time limit of its own."""
-
-    def _tell(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)

@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from carpool_sidecar import errors
-from tests.server.body_reader_site import CHUNKED, Send, Site, arrived, chunk, sized
+from tests.server.bodies_site import CHUNKED, Arriving, Send, Site, chunk, sized
 
 
 @pytest.mark.parametrize("size", [0, 1, 8_000, 100_000, 1_000_000])
@@ -15,7 +15,7 @@ async def test_a_body_with_a_length_comes_back_whole(site: Site, post: Send, siz
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     await post(sized(body), body)
     assert await site.outcomes.get() == body
-    assert site.reader.memory.held == 0
+    assert site.limits.memory.held == 0
 
 
 async def test_a_body_without_length_or_chunks_is_empty(site: Site, post: Send) -> None:
@@ -28,12 +28,14 @@ async def test_a_chunked_body_comes_back_whole(site: Site, post: Send) -> None:
     await site.started.wait()
     await client.send(chunk(b"second ") + chunk(b"third") + b"0\r\n\r\n")
     assert await site.outcomes.get() == b"first second third"
-    assert site.reader.memory.held == 0
+    assert site.limits.memory.held == 0
 
 
 async def test_a_body_that_arrived_in_one_piece_is_not_copied(site: Site) -> None:
     body = b"x" * 8_000
-    assert await site.reader.read(arrived(body)) is body
+    request = Arriving(site, len(body))
+    request.feed(body)
+    assert await request.body.read() is body
 
 
 @pytest.mark.parametrize("name", ["gzip", "GZIP"])
@@ -45,7 +47,7 @@ async def test_a_coded_body_comes_back_decoded(site: Site, post: Send, name: str
     await site.started.wait()
     await client.send(coded[half:])
     assert await site.outcomes.get() == body
-    assert site.reader.memory.held == 0
+    assert site.limits.memory.held == 0
 
 
 async def test_several_codings_are_refused_in_one_header_line_or_in_several(site: Site, post: Send) -> None:

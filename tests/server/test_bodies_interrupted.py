@@ -8,18 +8,17 @@ import gzip
 import pytest
 
 from carpool_sidecar import errors
-from tests.server.body_reader_site import CHUNKED, Arriving, Send, Site, chunk, until
+from tests.server.bodies_site import CHUNKED, Arriving, Send, Site, chunk, until
 
 
 async def test_the_timeout_covers_decoding(site: Site) -> None:
-    site.reader.max_body_bytes = site.memory.limit = 50_000_000
-    site.reader.read_timeout = 0.0
+    site.limits.max_body_bytes = site.memory.limit = 50_000_000
+    site.limits.read_timeout = 0.0
     coded = gzip.compress(bytes(20_000_000))
-    request = Arriving(len(coded), Content_Encoding="gzip")
+    request = Arriving(site, len(coded), Content_Encoding="gzip")
     request.feed(coded)
-    request.end()
     with pytest.raises(errors.BodyTooLate):
-        await site.reader.read(request)
+        await request.body.read()
     assert site.memory.held == 0
 
 
@@ -50,21 +49,14 @@ async def test_a_client_that_leaves_ends_the_reading_and_its_reservation(site: S
 
 
 async def test_cancelling_the_reader_releases_its_reservation(site: Site) -> None:
-    request = Arriving(10)
+    request = Arriving(site, 10)
     request.feed(b"xyz")
-    reading = asyncio.create_task(site.reader.read(request))
+    reading = asyncio.create_task(request.body.read())
     await until(lambda: site.memory.held == 3)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert site.memory.held == 0
-
-
-async def test_a_dead_connection_is_not_taken_for_a_slow_body(site: Site) -> None:
-    request = Arriving(10)
-    request.feed(TimeoutError("ETIMEDOUT"))
-    with pytest.raises(TimeoutError, match="ETIMEDOUT"):
-        await site.reader.read(request)
 
 
 async def test_broken_chunking_is_a_bad_request_at_once(site: Site, post: Send) -> None:

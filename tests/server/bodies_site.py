@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from multidict import CIMultiDict
-
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
-from carpool_sidecar.server import body_reader, responses
-from carpool_sidecar.server.http1 import exchange, handler, messages
+from carpool_sidecar.server import responses
+from carpool_sidecar.server.http1 import bodies, exchange, messages
 
 Send = Callable[[str, bytes], Awaitable["Connection"]]
 
@@ -24,7 +22,7 @@ class Site:
 
     def __init__(self) -> None:
         self.memory = ledger.Ledger(4_000_000)
-        self.reader = body_reader.BodyReader(1_000_000, self.memory, 30.0)
+        self.limits = bodies.Limits(1_000_000, self.memory, 30.0)
         self.started = asyncio.Event()
         self.outcomes: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
 
@@ -35,14 +33,14 @@ class Site:
         if asked.head.method == "GET":
             asked.respond(responses.Response(200, (), b"got"))
             return
-        body = handler.CollectedBody(asked)
+        body = bodies.CollectedBody(asked, self.limits)
         asked.consumer = body
         asked.task = asyncio.get_running_loop().create_task(self._read(asked, body))
 
-    async def _read(self, asked: exchange.Exchange, source: handler.CollectedBody) -> None:
+    async def _read(self, asked: exchange.Exchange, source: bodies.CollectedBody) -> None:
         self.started.set()
         try:
-            body = await self.reader.read(source)
+            body = await source.read()
         except BaseException as error:
             self.outcomes.put_nowait(error)
             if not isinstance(error, errors.CarpoolError):
@@ -89,39 +87,22 @@ def chunk(data: bytes) -> bytes:
 
 
 class Arriving:
-    """A request of which only the head is there. Implements `body_reader.Source`."""
+    """A request of which only the head is there. Implements `exchange.Connection`, and `exchange.Writer`."""
 
-    chunks = 0
+    def __init__(self, site: Site, length: int, **headers: str) -> None:
+        fields = {"Content-Length": str(length), **{name.replace("_", "-"): each for name, each in headers.items()}}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        head = messages.read_head(f"POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+        self._exchange = exchange.Exchange(self, head, 0.0)
+        self.body = self._exchange.consumer = bodies.CollectedBody(self._exchange, site.limits)
+        self.answers = self
 
-    def __init__(self, length: int, **headers: str) -> None:
-        self.length: int | None = length
-        self.headers = CIMultiDict({name.replace("_", "-"): value for name, value in headers.items()})
-        self.is_complete = False
-        self._came: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+    def feed(self, part: bytes) -> None:
+        self._exchange.feed(part)
+        self._exchange.settled()
 
-    def feed(self, *parts: bytes | Exception) -> None:
-        for part in parts:
-            self._came.put_nowait(part)
-
-    def end(self) -> None:
-        self.is_complete = True
-        self._came.put_nowait(b"")
-
-    def send_continue(self) -> None:
-        """Nobody waits for that."""
-
-    async def read(self) -> bytes:
-        part = await self._came.get()
-        if isinstance(part, Exception):
-            raise part
-        return part
-
-
-def arrived(body: bytes) -> Arriving:
-    request = Arriving(len(body))
-    request.feed(body)
-    request.end()
-    return request
+    def look_what_to_read(self) -> None:
+        """All is read."""
 
 
 async def until(reached: Callable[[], bool]) -> None:

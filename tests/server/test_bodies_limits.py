@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from carpool_sidecar import errors
-from tests.server.body_reader_site import CHUNKED, Send, Site, chunk, sized, until
+from tests.server.bodies_site import CHUNKED, Send, Site, chunk, sized, until
 
 
 async def test_a_declared_length_over_the_limit_is_refused_before_reading(site: Site, post: Send) -> None:
@@ -17,13 +17,13 @@ async def test_a_declared_length_over_the_limit_is_refused_before_reading(site: 
 
 
 async def test_a_complete_body_over_the_limit_is_refused(site: Site, post: Send) -> None:
-    site.reader.max_body_bytes = 10
+    site.limits.max_body_bytes = 10
     client = await post(sized(b"x" * 11), b"x" * 11)
     assert await client.status() == 413
 
 
 async def test_a_chunked_body_is_refused_as_soon_as_it_grows_over_the_limit(site: Site, post: Send) -> None:
-    site.reader.max_body_bytes = 10
+    site.limits.max_body_bytes = 10
     client = await post(CHUNKED, chunk(b"x" * 10))
     await site.started.wait()
     await client.send(chunk(b"x"))  # and never the end
@@ -123,7 +123,7 @@ async def test_decoded_bytes_need_room_as_well(site: Site, post: Send) -> None:
 
 
 async def test_limits_can_be_changed_between_requests(site: Site, post: Send) -> None:
-    site.reader.max_body_bytes = 1
+    site.limits.max_body_bytes = 1
     assert await (await post(sized(b"xx"), b"xx")).status() == 413
-    site.reader.max_body_bytes = 2
+    site.limits.max_body_bytes = 2
     assert await (await post(sized(b"xx"), b"xx")).status() == 200
