@@ -55,6 +55,8 @@ histograms are kept as `carpool.measures` does.
 | `server.http1.bodies.CollectedBody` | who reads one, and what is wrong with the rest | its exchange; its reader |
 | `server.http1.relay.Relays` | open tunnels, whether it is closed | relays; `close_tunnels` |
 | `server.http1.relay.Relay` | a request and its answer, as far as they are not passed on | both connections |
+| `server.http1.tunnel.Tunnel` | the open tunnels, of which it is one | its sides |
+| `server.http1.tunnel.Side` | what still comes from one side of a tunnel | its transport |
 | `server.http1.requests.PlainRequests` | when an answer was last made, how many came | requests; answers |
 | `server.grpc.service.GrpcService` | trailers of the latest batch, what its call was tagged with | answers; calls |
 | `server.grpc.service.InferCall` | the message, the one thing that the call waits for | its stream; answers |

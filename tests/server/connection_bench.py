@@ -188,9 +188,6 @@ class Asked:
     def caller_full(self, is_full: bool) -> None:
         """Nothing is read from anywhere."""
 
-    def caller_finished(self) -> None:
-        """There are no tunnels."""
-
     def lost(self) -> None:
         self.is_lost = True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 import re
 import socket
@@ -48,7 +49,7 @@ class AnswerHead(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Who wants the answer. Nothing is called after `ended`, `failed` or `switched` and its `received`."""
+    """Who wants the answer. Nothing is called after `ended`, `failed`, `broke` or `switched`."""
 
     def informed(self, head: AnswerHead) -> None:
         """An informational answer came, before the answer."""
@@ -57,7 +58,7 @@ class Receiver(Protocol):
         """The head of the answer came."""
 
     def received(self, data: bytes) -> None:
-        """More of its body, or what came through a tunnel."""
+        """More of its body."""
 
     def ended(self, trailers: Fields) -> None:
         """The answer is complete."""
@@ -65,11 +66,8 @@ class Receiver(Protocol):
     def settled(self) -> None:
         """All that came at once was handed on."""
 
-    def switched(self, head: AnswerHead) -> None:
-        """The predictor has switched protocols: all that comes is `received` from now on, up to `finished`."""
-
-    def finished(self) -> None:
-        """The predictor's side of a tunnel sends no more."""
+    def switched(self, head: AnswerHead, behind: bytes) -> None:
+        """The predictor has switched protocols, and this came behind; take the transport, or `drop` the connection."""
 
     def failed(self, error: errors.UpstreamError) -> None:
         """There is no answer, or the rest of it is lost."""
@@ -81,18 +79,33 @@ class Receiver(Protocol):
         """Whether the predictor takes no more for now."""
 
 
+class State(enum.Enum):
+    """How far an answer is."""
+
+    AWAITED = "nothing of it came"
+    HEAD = "its head comes, or informational answers before it"
+    BODY = "its body comes"
+    COMPLETE = "all of it came"
+
+
+# As the compiled modules know them without a look-up.
+_AWAITED: Final = State.AWAITED
+_HEAD: Final = State.HEAD
+_BODY: Final = State.BODY
+_COMPLETE: Final = State.COMPLETE
+
+
 class Connection(connection.Pooled):
     """Carries one request at a time and is then free for the next, or closes itself. It reads while it may."""
 
-    # State: the receiver, while an answer or a tunnel is due; _is_whole once the request is written to its end;
-    # _is_full while the socket takes no more; _is_spent once nothing may follow; _is_tunnel behind a 101.
-    # Of the answer: _status, _reason and _fields of the present head, and _head once it is complete; _trailers; what
-    # came of it in this call: _informed, _pieces; _is_head if its request was HEAD; _begun, some of it came;
-    # _is_in_body; _is_complete; _overhead bytes since something else came.
+    # State: the receiver, while an answer is due; _is_whole once the request is written to its end; _is_full while the
+    # socket takes no more; _is_spent once nothing may follow.
+    # Of the answer: its _state; _reason and _fields of the present head, and _head once it is complete; _trailers; what
+    # came of it in this call: _informed, _untold, _pieces; _is_head if its request was HEAD; _overhead bytes since
+    # something else came.
     __slots__ = (
-        "_begun", "_fields", "_head", "_informed", "_is_complete", "_is_full", "_is_head", "_is_in_body", "_is_spent",
-        "_is_tunnel", "_is_whole", "_keep_alive", "_overhead", "_parser", "_pieces", "_reason", "_receiver",
-        "_scratch", "_trailers", "_untold",
+        "_fields", "_head", "_informed", "_is_full", "_is_head", "_is_spent", "_is_whole", "_overhead", "_parser",
+        "_pieces", "_reason", "_receiver", "_scratch", "_state", "_trailers", "_untold",
     )  # fmt: skip
     __deletable__ = ("_parser",)
 
@@ -101,7 +114,7 @@ class Connection(connection.Pooled):
         self._scratch = scratch
         self._parser = self._new_parser()
         self._receiver: Receiver | None = None
-        self._is_whole = self._is_full = self._is_spent = self._is_tunnel = False
+        self._is_full = False
         self._begin_anew()
 
     def _new_parser(self) -> httptools.HttpResponseParser:
@@ -120,7 +133,8 @@ class Connection(connection.Pooled):
         self._pieces: list[bytes] = []
         self._head: AnswerHead | None = None
         self._untold: AnswerHead | None = None
-        self._begun = self._is_in_body = self._is_complete = self._keep_alive = self._is_head = False
+        self._state = _AWAITED
+        self._is_whole = self._is_spent = self._is_head = False
         self._overhead = 0
 
     # --- the request -------------------------------------------------------------------------------------------
@@ -131,9 +145,7 @@ class Connection(connection.Pooled):
         If it `is_last`, no other request follows it.
         """
         self._receiver = receiver
-        self._is_whole = False
         self._is_spent = is_last
-        self._begin_anew()
         self._is_head = is_head
 
     @property
@@ -142,7 +154,7 @@ class Connection(connection.Pooled):
         return self._is_full
 
     def write(self, data: bytes) -> None:
-        """Send more of the request, or into a tunnel."""
+        """Send more of the request."""
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -150,9 +162,9 @@ class Connection(connection.Pooled):
         """The request is complete."""
         self._is_whole = True
 
-    @property
-    def transport(self) -> asyncio.Transport:
-        """Its own, for a tunnel."""
+    def give_away(self) -> asyncio.Transport:
+        """Its transport, from which it wants to hear the end alone."""
+        self._receiver = None
         return self._transport
 
     def read(self, wanted: bool) -> None:
@@ -191,10 +203,7 @@ class Connection(connection.Pooled):
         if receiver is None:
             self._transport.abort()  # nobody asked
             return
-        if self._is_tunnel:
-            receiver.received(bytes(self._scratch[:nbytes]))
-            return
-        if not self._begun and (not self._is_whole or self._transport.get_write_buffer_size()):
+        if self._state is _AWAITED and (not self._is_whole or self._transport.get_write_buffer_size()):
             self._is_spent = True  # whoever answers part of a request may not read the rest
         error, behind = self._feed(self._scratch[:nbytes])
         try:
@@ -211,11 +220,11 @@ class Connection(connection.Pooled):
         except httptools.HttpParserUpgrade as switch:
             return None, bytes(data[int(switch.args[0]) :])
         except httptools.HttpParserError as error:
-            if self._is_complete:
-                self._keep_alive = False  # something follows that nobody asked for
+            if self._state is _COMPLETE:
+                self._is_spent = True  # something follows that nobody asked for
                 return None, b""
             return _reason(error), b""
-        if self._is_complete:
+        if self._state is _COMPLETE:
             return None, b""
         if self._pieces or self._informed or self._untold is not None:
             self._overhead = 0
@@ -230,10 +239,7 @@ class Connection(connection.Pooled):
             receiver.informed(each)
         head, self._untold = self._untold, None
         if head is not None and head.status == _SWITCHING and error is None:
-            self._is_tunnel = True
-            receiver.switched(head)
-            if behind:
-                receiver.received(behind)
+            receiver.switched(head, behind)
             return
         if head is not None:
             receiver.answered(head)
@@ -244,7 +250,7 @@ class Connection(connection.Pooled):
             return  # it wants no more
         if error is not None:
             self._fail(receiver, error)
-        elif self._is_complete:
+        elif self._state is _COMPLETE:
             self._end(receiver)
         else:
             receiver.settled()
@@ -257,8 +263,8 @@ class Connection(connection.Pooled):
         trailers = self._trailers
         self._receiver = None
         if any(name.lower() == b"connection" for name, _ in trailers):
-            self._keep_alive = False  # no trailer may be that, and the parser takes it for one of the head
-        if self._keep_alive and self._is_whole and not self._is_spent and not self._is_full:
+            self._is_spent = True  # no trailer may be that, and the parser takes it for one of the head
+        if self._is_whole and not self._is_spent and not self._is_full:
             self._begin_anew()
             self._owner.freed(self)
         else:
@@ -271,15 +277,9 @@ class Connection(connection.Pooled):
         self._transport.abort()
         receiver.failed(errors.bare(error))
 
-    def eof_received(self) -> bool | None:
-        receiver = self._receiver
-        if receiver is None:
-            return None
-        if self._is_tunnel:
-            receiver.finished()
-            return True
-        self._lose(receiver, is_orderly=True)
-        return None
+    def eof_received(self) -> None:
+        if self._receiver is not None:
+            self._lose(self._receiver, is_orderly=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         receiver = self._receiver
@@ -291,11 +291,8 @@ class Connection(connection.Pooled):
 
     def _lose(self, receiver: Receiver, is_orderly: bool) -> None:
         head = self._head
-        if self._is_tunnel:
-            self._receiver = None
-            receiver.failed(errors.UpstreamClosed())
-        elif is_orderly and head is not None and head.length is None and not head.is_chunked:
-            self._keep_alive = False  # the end of the connection is that of the answer (RFC 9112, 6.3, rule 8)
+        if is_orderly and head is not None and head.length is None and not head.is_chunked:
+            self._is_spent = True  # the end of the connection is that of the answer (RFC 9112, 6.3, rule 8)
             self._end(receiver)
         elif head is not None:
             self._fail(receiver, errors.UpstreamBroken("the predictor's answer broke off"))
@@ -305,9 +302,9 @@ class Connection(connection.Pooled):
     # --- the parser's calls ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._is_complete:
+        if self._state is _COMPLETE:
             raise errors.UpstreamBroken  # the second to one request
-        self._begun = True
+        self._state = _HEAD
         self._reason = b""
         self._fields = []
 
@@ -315,7 +312,7 @@ class Connection(connection.Pooled):
         self._reason += status
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        fields = self._trailers if self._is_in_body else self._fields
+        fields = self._fields if self._state is _HEAD else self._trailers
         if name.endswith((b" ", b"\t")):  # the parser lets it through where the name says how a message is framed
             raise errors.UpstreamBroken("the predictor's answer has a space before the colon of a header")
         fields.append((name, value.rstrip(b" \t")))
@@ -347,25 +344,20 @@ class Connection(connection.Pooled):
         if status == _SWITCHING and not self._parser.should_upgrade():
             raise errors.UpstreamBroken("the predictor switched protocols without saying to which")
         self._head = self._untold = head
-        self._is_in_body = True
-        self._keep_alive = (
-            self._parser.should_keep_alive()
-            and status not in connection.NOT_REUSED
-            and not (codings and self._parser.get_http_version() == "1.0")  # RFC 9112, 6.1
-        )
-        if self._is_head:
-            self._is_complete = True
+        self._state = _COMPLETE if self._is_head else _BODY
+        is_faulty = bool(codings) and self._parser.get_http_version() == "1.0"  # RFC 9112, 6.1
+        if is_faulty or not self._parser.should_keep_alive() or status in connection.NOT_REUSED:
+            self._is_spent = True
 
     def on_body(self, data: bytes) -> None:
         if not self._is_head:
             self._pieces.append(data)
         else:
-            self._keep_alive = False  # an answer to HEAD has none
+            self._is_spent = True  # an answer to HEAD has none
 
     def on_message_complete(self) -> None:
-        self._is_in_body = False
         if self._head is not None:
-            self._is_complete = True
+            self._state = _COMPLETE
 
 
 class Opening:
@@ -435,19 +427,6 @@ class Streams:
         if self._opening:
             await asyncio.wait(self._opening)
         await self._pool.close()
-
-
-def end_sending(transport: asyncio.Transport) -> None:
-    """Write nothing more into this side of a tunnel."""
-    if not transport.is_closing():
-        transport.write_eof()
-
-
-def close_tunnel(transport: asyncio.Transport, patience: float) -> None:
-    """Close this side of one when all that was written is sent, or in so many seconds at the latest."""
-    if not transport.is_closing():
-        transport.close()
-        asyncio.get_running_loop().call_later(patience, transport.abort)
 
 
 def _reason(error: Exception) -> errors.UpstreamError:

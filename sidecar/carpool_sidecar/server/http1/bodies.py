@@ -226,9 +226,6 @@ class CollectedBody:
     def caller_full(self, is_full: bool) -> None:
         """Implements `exchange.Consumer`: nothing is written before the answer."""
 
-    def caller_finished(self) -> None:
-        """Implements `exchange.Consumer`: this is no tunnel."""
-
     def lost(self) -> None:
         """Implements `exchange.Consumer`: the task is cancelled, or the call that it made."""
         if self.cancel is not None:

@@ -19,7 +19,7 @@ from carpool_sidecar import errors, turns
 from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface, json_rows, v1
 from carpool_sidecar.server import lingering, responses, unread
-from carpool_sidecar.server.http1 import bodies, exchange, heads, messages, requests
+from carpool_sidecar.server.http1 import bodies, exchange, heads, messages, requests, tunnel
 
 _MOST_HELD: Final = 64 * 1024
 """Bytes of unparsed requests; more are left in the socket."""
@@ -39,6 +39,7 @@ class State(enum.Enum):
     EXCHANGE = "any other request has the connection until it is answered"
     REFUSING = "as before, and the head behind it is dropped, and will be refused"
     HELD = "bytes wait for answers, or for news of a model"
+    TUNNEL = "protocols were switched: bytes go both ways, and come here no more"
     PARTING = "the client was told that this was all: it is read for a while, unheard"
     ENDED = "nothing more is taken: the connection closes, or is lost"
 
@@ -49,6 +50,7 @@ _BODY: Final = State.BODY
 _EXCHANGE: Final = State.EXCHANGE
 _HELD: Final = State.HELD
 _REFUSING: Final = State.REFUSING
+_TUNNEL: Final = State.TUNNEL
 _PARTING: Final = State.PARTING
 _ENDED: Final = State.ENDED
 
@@ -96,7 +98,7 @@ class Cancellable(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection, from its start to its end."""
+    """One connection, from its start to its end. As for Go's server, a client that will send no more is gone."""
 
     # State: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
     # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
@@ -156,14 +158,6 @@ class Connection(asyncio.Protocol):
         elif state is _HELD:
             self._hold(self._rest + data)
 
-    def eof_received(self) -> bool | None:
-        """As for Go's server, this means the client is gone: the transport closes. But not so in a tunnel."""
-        asked = self._exchange
-        if asked is None or asked.stage is not exchange.TUNNEL or asked.consumer is None:
-            return None
-        asked.consumer.caller_finished()
-        return True
-
     def pause_writing(self) -> None:
         self._set_full(True)
 
@@ -171,10 +165,11 @@ class Connection(asyncio.Protocol):
         self._set_full(False)
 
     def _set_full(self, is_full: bool) -> None:
-        self.answers.set_full(is_full, self._exchange is not None)
+        self.answers.set_full(is_full, self._exchange is not None or self._state is _TUNNEL)
         if self._exchange is not None:
             self._exchange.full(is_full)
-        self.look_what_to_read()
+        if self._state is not _TUNNEL:
+            self.look_what_to_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._port.left(self)
@@ -438,7 +433,8 @@ class Connection(asyncio.Protocol):
         asked = self._exchange
         if asked is None or asked.is_broken:
             return
-        if self._rest or (asked.reader.is_complete and asked.stage is not exchange.TUNNEL):
+        was_complete = asked.reader.is_complete
+        if self._rest or was_complete:
             if self._rest and self._has_no_room_for_head(asked):
                 # It is refused in its turn. Until then it is read and dropped: so a client that leaves is noticed.
                 self._keep(b"")
@@ -519,14 +515,13 @@ class Connection(asyncio.Protocol):
             asked.wants_more = True  # what comes of the body is dropped
             self._update_reading()
 
-    def become_tunnel(self) -> bytes:
-        """Give the exchange all that comes from now on; returns what came already behind its request."""
+    def become_tunnel(self) -> tuple[tunnel.Side, bytes]:
+        """Give away the transport, and what came already behind the request; the rest of it counts as going on."""
         rest = self._rest
         self._keep(b"")
-        if self._exchange is not None:
-            self._exchange.stage = exchange.TUNNEL
-        self._update_reading()
-        return rest
+        self._exchange = None
+        self._state = _TUNNEL
+        return tunnel.Side(self._transport, self, self.answers.is_full), rest
 
     # --- what is held ------------------------------------------------------------------------------------------
 
@@ -568,8 +563,6 @@ class Connection(asyncio.Protocol):
             is_enough = False
         if asked is None or asked.is_over:
             wanted = not (is_enough or self.answers.is_full)
-        elif asked.stage is exchange.TUNNEL:
-            wanted = asked.wants_more
         else:
             wanted = asked.wants_more and (not self._rest or asked.reader.is_complete) and not is_enough
         if wanted != self._transport.is_reading() and not self._is_over and not self._transport.is_closing():
@@ -583,6 +576,8 @@ class Connection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         asked = self._exchange
+        if self._state is _TUNNEL:
+            return
         if asked is not None and not asked.is_over:
             if not self.answers.is_full:  # whoever takes nothing is found by its socket
                 asked.expire(now, self.answers.touched, self._requests.rules.bodies.read_timeout)
@@ -611,7 +606,7 @@ class Connection(asyncio.Protocol):
 
     def may_ask(self, begun: float) -> bool:
         """Whether the client came since then and has asked nothing yet, or has asked or begun to ask since then."""
-        if self._is_over:
+        if self._is_over or self._state is _TUNNEL:
             return False
         if self._exchange is not None:
             return self._exchange.started >= begun
@@ -620,8 +615,13 @@ class Connection(asyncio.Protocol):
         return self.answers.touched == self._came >= begun
 
     def shut(self) -> None:
-        """End the connection, behind an answer that has begun; one that the client does not read is cut off."""
+        """End the connection, behind an answer that has begun; one that the client does not read is cut off.
+
+        Tunnels are closed by who has them.
+        """
         asked = self._exchange
+        if self._state is _TUNNEL:
+            return
         if asked is not None and not asked.is_over:
             asked.is_closing = True
         elif self.answers.is_full:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.http1 import messages
+from carpool_sidecar.server.http1 import messages, tunnel
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -23,14 +23,12 @@ class Stage(enum.Enum):
 
     WAITING = "nothing of it was written"
     BEGUN = "some of it was written"
-    TUNNEL = "protocols were switched: bytes go both ways"
     OVER = "it is complete, or nobody waits for it"
 
 
 # As the compiled modules know them without a look-up.
 WAITING: Final = Stage.WAITING
 BEGUN: Final = Stage.BEGUN
-TUNNEL: Final = Stage.TUNNEL
 OVER: Final = Stage.OVER
 
 
@@ -51,9 +49,6 @@ class Consumer(Protocol):
 
     def caller_full(self, is_full: bool) -> None:
         """Whether the caller takes no more of its answer for now."""
-
-    def caller_finished(self) -> None:
-        """The caller of a tunnel sends no more."""
 
     def lost(self) -> None:
         """The caller is gone: nobody waits for the answer any more."""
@@ -90,7 +85,7 @@ class Connection(Protocol):
 
     def look_what_to_read(self) -> None: ...
 
-    def become_tunnel(self) -> bytes: ...
+    def become_tunnel(self) -> tuple[tunnel.Side, bytes]: ...
 
 
 class Exchange:
@@ -132,10 +127,6 @@ class Exchange:
 
         Raises `messages.Malformed`, of which the consumer is not told.
         """
-        if self.stage is TUNNEL:
-            if self.consumer is not None:
-                self.consumer.body(data)
-            return b""
         content, rest = self.reader.feed(data)
         consumer = self.consumer
         if not self.is_over and consumer is not None:
@@ -159,7 +150,7 @@ class Exchange:
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
         """As `Consumer.expire`."""
-        if self.consumer is not None and self.stage is not TUNNEL:
+        if self.consumer is not None:
             self.consumer.expire(now, quiet_since, patience)
 
     def full(self, is_full: bool) -> None:

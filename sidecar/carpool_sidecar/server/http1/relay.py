@@ -4,8 +4,7 @@ Bodies are never collected. What one side does not take for now is not read from
 a slow reader slows its sender down, in both directions. Framing belongs to each connection: what was read is written
 anew (RFC 9112, 6). Header values go as the bytes that came.
 
-After `101 Switching Protocols` the same two connections are a tunnel: bytes both ways, unread, until both sides have
-ended. A side that has finished sending may still receive; one that is lost takes the other with it.
+After `101 Switching Protocols` the same two connections are a `tunnel`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import hop_by_hop
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import unread
-from carpool_sidecar.server.http1 import exchange, messages
+from carpool_sidecar.server.http1 import exchange, messages, tunnel
 from carpool_sidecar.upstream import streaming
 
 log = logging.getLogger("carpool.sidecar.server")
 
-LINGER_SECONDS: Final = 5.0
-"""How long a closed side of a tunnel may take to read what was already accepted for it, before it is cut."""
+_LINGER_SECONDS: Final = 5.0  # for a closed side of a tunnel
 
 # Seconds in which a predictor may take what waits for it until there is room for more: that it takes some is not seen.
 _LONGEST_STEP: Final = unread.LARGEST_STEP / unread.SLOWEST_STEPS
@@ -75,15 +73,15 @@ class Relays:
         self.is_ending = is_ending
         self.count = count
         self.on_bug = on_bug
-        self.tunnels: set[Relay] = set()
+        self.tunnels: set[tunnel.Tunnel] = set()
         self.is_closed = False
-        self.linger = LINGER_SECONDS
+        self.linger = _LINGER_SECONDS
 
     def close_tunnels(self) -> None:
         """Close all tunnels; new ones are refused."""
         self.is_closed = True
-        for tunnel in list(self.tunnels):
-            tunnel.close_tunnel()
+        for each in list(self.tunnels):
+            each.close()
 
 
 class Relay:
@@ -93,11 +91,9 @@ class Relay:
     # _missing, where that is known; _is_whole once there are no more; _is_again on the second try. Of the answer:
     # _unwritten pieces wait for what comes with them; _status, 0 until its head came; _is_chunked, whether it goes in
     # chunks; _is_of_length, whether it says how long it is; _close behind it.
-    # Of a tunnel: _is_tunnel; whether each side is _done sending, or _gone.
     __slots__ = (
-        "_ask", "_caller_done", "_caller_gone", "_close", "_connection", "_exchange", "_is_again", "_is_chunked",
-        "_is_of_length", "_is_tunnel", "_is_whole", "_known", "_missing", "_opening", "_predictor_done",
-        "_predictor_gone", "_refuse", "_relays", "_status", "_unsent", "_unwritten", "_upgrade",
+        "_ask", "_close", "_connection", "_exchange", "_is_again", "_is_chunked", "_is_of_length", "_is_whole",
+        "_known", "_missing", "_opening", "_refuse", "_relays", "_status", "_unsent", "_unwritten", "_upgrade",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -114,8 +110,7 @@ class Relay:
         self._unsent = [self._ask, known] if known else [self._ask]
         self._is_whole = known is not None
         self._missing = head.length or 0
-        self._is_again = self._is_chunked = self._is_of_length = self._close = self._is_tunnel = False
-        self._caller_done = self._caller_gone = self._predictor_done = self._predictor_gone = False
+        self._is_again = self._is_chunked = self._is_of_length = self._close = False
         self._status = 0
         self._unwritten: list[bytes] = []
 
@@ -164,10 +159,7 @@ class Relay:
 
     def body(self, data: bytes) -> None:
         """Implements `exchange.Consumer`."""
-        if self._is_tunnel:
-            if self._connection is not None:
-                self._connection.write(data)
-        elif self._exchange.head.length is None:
+        if self._exchange.head.length is None:
             self._unsent.append(b"%x\r\n%b\r\n" % (len(data), data))
         else:
             self._missing -= len(data)
@@ -238,11 +230,7 @@ class Relay:
 
     def lost(self) -> None:
         """Implements `exchange.Consumer`."""
-        if self._is_tunnel:
-            self._caller_done = self._caller_gone = True
-            self._look_at_tunnel()
-        else:
-            self._drop()
+        self._drop()
 
     def _drop(self) -> None:
         opening, self._opening = self._opening, None
@@ -256,7 +244,7 @@ class Relay:
 
     def predictor_full(self, is_full: bool) -> None:
         """Implements `streaming.Receiver`. Who has sent all is read on, so that its leaving is noticed."""
-        self._exchange.want(not is_full or (self._is_whole and not self._is_tunnel))
+        self._exchange.want(not is_full or self._is_whole)
 
     def informed(self, head: streaming.AnswerHead) -> None:
         """Implements `streaming.Receiver`. HTTP/1.0 knows no such answers (RFC 9110, 15.2)."""
@@ -290,10 +278,7 @@ class Relay:
 
     def received(self, data: bytes) -> None:
         """Implements `streaming.Receiver`."""
-        if self._is_tunnel:
-            self._exchange.write(data)
-        else:
-            self._unwritten.append(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        self._unwritten.append(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def ended(self, trailers: streaming.Fields) -> None:
         """Implements `streaming.Receiver`."""
@@ -320,10 +305,7 @@ class Relay:
         """Implements `streaming.Receiver`."""
         self._connection = self._opening = None
         asked = self._exchange
-        if self._is_tunnel:
-            self._predictor_done = self._predictor_gone = True
-            self._look_at_tunnel()
-        elif self._status and asked.stage is not exchange.WAITING:
+        if self._status and asked.stage is not exchange.WAITING:
             log.warning("the predictor's answer broke off, the caller's connection is reset: %s", error)
             self._reset()
         elif self._may_ask_again(error):
@@ -363,11 +345,9 @@ class Relay:
             self._exchange.write(b"".join(unwritten))
         unread.reset(self._exchange.connection.transport)
 
-    # --- tunnels -----------------------------------------------------------------------------------------------
-
-    def switched(self, head: streaming.AnswerHead) -> None:
+    def switched(self, head: streaming.AnswerHead, behind: bytes) -> None:
         """Implements `streaming.Receiver`."""
-        asked, told = self._exchange, _texts(head.fields)
+        asked, told, connection = self._exchange, _texts(head.fields), self._connection
         error: errors.CarpoolError | None = None
         if self._upgrade is None:
             error = errors.UpstreamBroken("the predictor switched protocols without being asked")
@@ -377,49 +357,20 @@ class Relay:
             error = errors.Draining()
         elif not headers_.accepts_upgrade(self._upgrade, told):
             error = errors.UpstreamBroken("the predictor switched to a protocol that was not offered")
-        if error is not None:
+        if error is not None or connection is None:
             self._drop()
-            self._refuse(error)
+            self._refuse(error or errors.CarpoolError())
             return
         fields = headers_.end_to_end(told)
         fields.popall("Content-Length", None)
         fields["Connection"] = "Upgrade"
         for protocol in told.getall("Upgrade", ()):
             fields.add("Upgrade", protocol)
-        self._is_tunnel = True
-        self._relays.tunnels.add(self)
         self._relays.count(head.status)
         asked.write(answer_head(head, fields, messages.HTTP_1_1))
-        early = asked.connection.become_tunnel()
-        if early:
-            self.body(early)
-
-    def finished(self) -> None:
-        """Implements `streaming.Receiver`: the predictor sends no more."""
-        self._predictor_done = True
-        streaming.end_sending(self._exchange.connection.transport)
-        self._look_at_tunnel()
-
-    def caller_finished(self) -> None:
-        """Implements `exchange.Consumer`."""
-        self._caller_done = True
-        if self._connection is not None:
-            streaming.end_sending(self._connection.transport)
-        self._look_at_tunnel()
-
-    def close_tunnel(self) -> None:
-        """End both sides, when all that was accepted for them is delivered."""
-        if not self._caller_gone:
-            streaming.close_tunnel(self._exchange.connection.transport, self._relays.linger)
-        if self._connection is not None:
-            streaming.close_tunnel(self._connection.transport, self._relays.linger)
-
-    def _look_at_tunnel(self) -> None:
-        """Close what has nothing left to do."""
-        if self._caller_gone or self._predictor_gone or (self._caller_done and self._predictor_done):
-            self.close_tunnel()
-        if self._caller_gone and self._predictor_gone:
-            self._relays.tunnels.discard(self)
+        caller, early = asked.connection.become_tunnel()
+        predictor = tunnel.Side(connection.give_away(), connection, connection.is_full)
+        tunnel.Tunnel(self._relays.tunnels, self._relays.linger, caller, early, predictor, behind)
 
 
 def offered_upgrade(head: messages.RequestHead) -> str | None:
