@@ -266,30 +266,24 @@ class NotBatched(enum.StrEnum):
     )
     SEQUENCE = (
         "sequence",
-        "The model is stateful, or the request has `sequence_id`, `sequence_start`, `sequence_end` or "
-        "`correlation_id`. A `sequence_id` of 0 or `false` is none.",
+        "The model is stateful, or the request is part of a sequence (`sequence_id`, `correlation_id`, …).",
     )
     DECOUPLED = "decoupled", "The model gives any number of answers to a request."
     SHARED_MEMORY = "shared_memory", "Inputs or outputs are in shared memory."
     SHAPE = (
         "shape",
-        "The inputs differ in their first dimension, or it is missing, 0 or negative. Or shape and data do not go "
-        "together: `shape` is no list of whole numbers, `data` is missing or no list, or has more or fewer elements.",
+        "The inputs differ in their first dimension, or it is missing or 0, or shape and data do not go together.",
     )
     DATATYPE = "datatype", "The datatype is unknown, or JSON cannot carry it."
     MEMBERS = (
         "members",
-        "The message contains something that has no place in a batch, such as an `id` that is no string or has "
-        "more than 1024 bytes, two inputs or outputs of one name, more than 1000 of either, more than 64 KiB beside "
-        "the data, more than 100,000 strings, in v1 more than 1000 members or instances of more than 256 forms or "
-        "of ones that take more than 64 KiB to tell, or over gRPC more than 262,144 integers in typed `contents`, or "
-        "one that its datatype cannot hold.",
+        "Something has no place in a batch, such as two inputs of one name, or there is too much: 1000 inputs, outputs "
+        "or members, 64 KiB beside the data, 256 forms, 100,000 strings, 262,144 integers in `contents` over gRPC.",
     )
     COLUMNAR = "columnar", "v1: `inputs` is an object of columns. `--lists tfserving-columns` batches those."
     NO_ROWS = (
         "no_rows",
-        "No rule of `--lists` finds rows in the body: it is no JSON, the list is missing or empty, or it is a single "
-        "value, which this rule does not batch.",
+        "No rule of `--lists` finds rows in the body: no JSON, no list or an empty one, or a single value.",
     )
     STREAMING = "streaming", "A request to a path of `--lists` asks for a stream of answers."
     ONE_QUERY = (
@@ -302,13 +296,11 @@ class NotBatched(enum.StrEnum):
     )
     DEPENDENT_ROWS = (
         "dependent_rows",
-        "A member that the rule of `--lists` names under `alone_if`, such as `late_chunking`, says that what a row is "
-        "answered depends on the others in its call.",
+        "A member such as `late_chunking` (the rule's `alone_if`) says that a row's answer depends on the other rows.",
     )
     OTHER_PATH = (
         "other_path",
-        "A `POST` to a path at which nothing is batched: no predict path, and no rule of `--lists` for it. So are "
-        "OpenAI's chat and completions, which servers of language models batch by themselves.",
+        "A `POST` to a path at which nothing is batched, such as OpenAI's chat and completions.",
     )
     MEDIA_TYPE = (
         "media_type",

@@ -1,8 +1,8 @@
 """What is made from the chart: README, a template, manifests/install.yaml. `python -m tests.charts` writes them.
 
-The README's tables of values are made from values.yaml: a comment stands above each key that has a value, and a line
+The README's table of values is made from values.yaml: a comment stands above each key that has a value, and a line
 `## Title` opens a section. A key without a comment is an error. The values that matter first stand there with their
-meaning, all others by name: `helm show values` tells the rest.
+meaning; `helm show values` tells the rest.
 """
 
 from __future__ import annotations
@@ -52,21 +52,19 @@ _REMOVABLE = re.compile(
 )
 Path = tuple[str, ...]
 FIRST = (
-    "mode", "global.imageRegistry", "config.image", "config.imagePullSecrets", "config.resources.requests.cpu",
-    "config.resources.limits.cpu", "config.resources.limits.memory", "config.defaults", "config.kserveBatcher",
-    "imagePullSecrets", "webhook.failurePolicy", "certificates.mode", "replicas", "securePort", "hostNetwork",
-    "missedPods.restart", "networkPolicy.enabled", "sidecarPodMonitor.enabled", "serviceMonitor.enabled",
-    "prometheusRule.enabled", "dashboard.enabled", "check.enabled",
+    "mode", "global.imageRegistry", "config.image", "config.imagePullSecrets", "config.resources.limits.cpu",
+    "config.defaults", "config.kserveBatcher", "webhook.failurePolicy", "certificates.mode", "replicas", "securePort",
+    "hostNetwork", "missedPods.restart", "networkPolicy.enabled", "sidecarPodMonitor.enabled",
+    "prometheusRule.enabled", "dashboard.enabled",
 )  # fmt: skip
 
 
 class Value(NamedTuple):
-    """A value that can be set: its path, its default, what it means, and the section it is in."""
+    """A value that can be set: its path, its default, and what it means."""
 
     path: str
     default: Any
     meaning: str
-    section: str
 
 
 class Undocumented(Exception):
@@ -81,12 +79,12 @@ def values() -> list[Value]:
 
 
 def _values(lines: list[str], defaults: Any) -> Iterator[Value]:
-    section, comment, parents = "", [], []  # type: ignore[var-annotated]
+    comment, parents = [], []  # type: ignore[var-annotated]
     for line in lines:
         stripped = line.strip()
         key = _KEY.match(line)
         if stripped.startswith("## "):
-            section, comment = stripped[3:], []
+            comment = []
         elif stripped.startswith("#"):
             comment.append(stripped.lstrip("# "))
         elif not stripped:
@@ -95,7 +93,7 @@ def _values(lines: list[str], defaults: Any) -> Iterator[Value]:
             path = [*parents[: len(key[1]) // 2], key[2]]
             default = at(defaults, path)
             if comment:
-                yield Value(".".join(path), default, " ".join(comment), section)
+                yield Value(".".join(path), default, " ".join(comment))
             elif not isinstance(default, dict):
                 raise Undocumented(f"values.yaml: {'.'.join(path)} has no comment above it")
             parents, comment = path, []
@@ -154,16 +152,11 @@ def needed_template() -> str:
 
 
 def table() -> str:
-    """The README's tables of values: those that matter first with their meaning, all others by name."""
+    """The README's table of the values that matter first."""
     found = {each.path: each for each in values()}
     lines = ["| value | default | meaning |", "|---|---|---|"]
     lines += [f"| `{path}` | `{json.dumps(found[path].default)}` | {_cell(found[path].meaning)} |" for path in FIRST]
-    lines += ["", "| section | all other values |", "|---|---|"]
-    names: dict[str, list[str]] = {}
-    for path, each in found.items():
-        if path not in FIRST and not any(other.startswith(f"{path}.") for other in found):
-            names.setdefault(each.section, []).append(f"`{path}`")
-    return "\n".join([*lines, *(f"| {section} | {', '.join(paths)} |" for section, paths in names.items())])
+    return "\n".join(lines)
 
 
 def readme(page: str) -> str:
