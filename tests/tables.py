@@ -6,6 +6,7 @@ import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+import prometheus_client
 import pydantic
 from pydantic_settings import BaseSettings
 
@@ -48,29 +49,34 @@ def predictor_settings() -> str:
 
 def sidecar_metrics() -> str:
     """Every metric, in the order of the code."""
-    rows = ["| name | type | meaning |", "|---|---|---|"]
+    rows = ["| name | meaning |", "|---|---|"]
     for family in metrics.Metrics().registry.collect():
         if not family.name.startswith("carpool_"):
             continue
-        suffix = "_total" if family.type == "counter" else ""
-        labels = _labels(family.name)
-        rows.append(f"| `{family.name}{suffix}{labels}` | {family.type} | {family.documentation} |")
+        rows.append(_metric(family, _labels(family.name)))
     return "\n".join(rows)
 
 
 def function_metrics() -> str:
     """Every metric of batched functions, in the order of the code: those of the sidecar's names by name alone."""
     explained = {family.name for family in metrics.Metrics().registry.collect()}
-    names, rows = [], ["| name | type | meaning |", "|---|---|---|"]
+    names, rows = [], ["| name | meaning |", "|---|---|"]
     for row, family in zip(prometheus._FAMILIES, prometheus.Collector().describe(), strict=True):
-        suffix = "_total" if family.type == "counter" else ""
-        labels = "function" if row.label is None else f"function,{row.label}"
-        name = f"{family.name}{suffix}{{{labels}}}"
+        labels = "{function}" if row.label is None else f"{{function,{row.label}}}"
         if family.name in explained:
-            names.append(name)
+            names.append(f"{family.name}{_TOTAL.get(family.type, '')}{labels}")
         else:
-            rows.append(f"| `{name}` | {family.type} | {family.documentation} |")
+            rows.append(_metric(family, labels))
     return f"{_codes(names)}; and\n\n" + "\n".join(rows)
+
+
+_TOTAL = {"counter": "_total"}
+
+
+def _metric(family: prometheus_client.Metric, labels: str) -> str:
+    """A row. Names of counters say that they are; all others that are no gauges say what they are."""
+    kind = " (histogram)" if family.type == "histogram" else ""
+    return f"| `{family.name}{_TOTAL.get(family.type, '')}{labels}`{kind} | {_cell(family.documentation)} |"
 
 
 def refusals() -> str:
@@ -237,14 +243,12 @@ def metrics_of_injector() -> str:
     """Every metric of the injector."""
     made = injector_metrics.Metrics()
     made.configured("")
-    rows = ["| name | type | meaning |", "|---|---|---|"]
+    rows = ["| name | meaning |", "|---|---|"]
     for collector in made.registry._collector_to_names:
         names = getattr(collector, "_labelnames", ())
         labels = "{" + ",".join(names) + "}" if names else ""
-        for family in collector.describe() if hasattr(collector, "describe") else ():
-            if family.name.startswith("carpool_injector_"):
-                suffix = "_total" if family.type == "counter" else ""
-                rows.append(f"| `{family.name}{suffix}{labels}` | {family.type} | {_cell(family.documentation)} |")
+        families = collector.describe() if hasattr(collector, "describe") else ()
+        rows += [_metric(family, labels) for family in families if family.name.startswith("carpool_injector_")]
     return "\n".join(rows)
 
 

@@ -104,17 +104,16 @@ def verdicts(played: Played, scenes: Sequence[scene.Scene]) -> list[str]:
 
 def absences(played: Played, scenes: Sequence[scene.Scene]) -> list[str]:
     """Who is not in the table, and why."""
-    lines = []
-    for each in scenes:
-        reason = played[each.name]["outcome"]["absence"] if each.name in played else "not measured yet"
-        if reason:
-            lines.append(f"- {title(each)}: {' '.join(reason.split())[:400]}")
+    reasons = {title(each): played[each.name]["outcome"]["absence"] for each in scenes if each.name in played}
+    lines = [f"- {name}: {' '.join(reason.split())[:400]}" for name, reason in reasons.items() if reason]
+    if waiting := [title(each) for each in scenes if each.name not in played]:
+        lines.append(f"- Not measured yet: {'; '.join(waiting)}")
     return lines + [f"- {each.server}: {each.why}" for each in catalogue.MISSING]
 
 
 def page(played: Played, scenes: Sequence[scene.Scene]) -> str:
-    """All of it for the docs, with where and when it was measured."""
-    parts = [_heading(played, scenes), plain.markdown(table(played, scenes)), "\n".join(verdicts(played, scenes))]
+    """The table for the docs, with where and when it was measured."""
+    parts = [_heading(played, scenes), plain.markdown(table(played, scenes))]
     if missing := absences(played, scenes):
         parts.append("**Not played**\n\n" + "\n".join(missing))
     return "\n\n".join(part for part in parts if part) + "\n"

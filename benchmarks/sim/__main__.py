@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     if options.quick:
         console.print("a quick run draws no charts: its figures are rough")
     else:
-        _publish(found, checks, console)
+        _publish(found, console)
     return 0 if all(check.ok for check in checks) else 1
 
 
@@ -79,14 +79,10 @@ def _figures(found: grid.Results, system: cells.System) -> list[tables.Table]:
     return [tables.latency(found, system), tables.throughput(found, system), tables.goodput(found, system)]
 
 
-def _publish(found: grid.Results, checks: list[acceptance.Check], console: Console) -> None:
+def _publish(found: grid.Results, console: Console) -> None:
     for path in charts.draw_all(found):
         console.print(f"chart: {path}")
-    blocks = {
-        "promises": [tables.promises(checks).narrowed(2), tables.broken(checks)],
-        "scene": [scene()],
-    }
-    tables.write_readme(blocks)
+    tables.write_readme({"scene": [scene()]})
     console.print(f"tables: {tables.README}")
 
 

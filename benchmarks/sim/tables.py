@@ -27,10 +27,6 @@ class Table(NamedTuple):
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
-    def narrowed(self, columns: int) -> Table:
-        """Its first columns alone, for a page."""
-        return Table(self.title, self.header[:columns], [row[:columns] for row in self.rows])
-
 
 def terminal(table: Table) -> rich.table.Table:
     """For a person at a terminal."""

@@ -179,7 +179,7 @@ class Metrics:
         )
         self.list_parts: Counter[str] = counter(
             "list_parts",
-            "Parts of requests of --lists that went in a call without the rest, as that has room for so many, by rule.",
+            "Parts of requests of --lists that were cut, by rule.",
             "rule",
         )
         self.rpc: Counter[Lane, str] = counter(
@@ -193,8 +193,7 @@ class Metrics:
         )
         abandoned: Counter[()] = counter(
             "abandoned",
-            "Predict requests whose caller left while they were queued or at the predictor. Leaving earlier, in the "
-            "head, in the body or while a model is looked up, is not counted.",
+            "Predict requests whose caller left while they were queued or at the predictor.",
         )
         self.abandoned = abandoned.labels()
         self.batches: Counter[messages.Reason] = counter(
@@ -242,18 +241,15 @@ class Metrics:
         self.queues = gauge("queues", "Batch keys with waiting requests now.")
         self.learned_batch_size = gauge(
             "learned_batch_size",
-            "Learned: most instances that the predictor takes in one call, of the batch key with the lowest limit; 0 "
-            "if it refused no batch for its size.",
+            "Learned: most instances that the predictor takes in one call, the lowest of all batch keys; 0: no limit.",
         )
         self.learned_batch_bytes = gauge(
             "learned_batch_bytes",
-            "Learned: most bytes of instances that the predictor takes in one call, of the batch key with the lowest "
-            "such limit; 0 if there is none.",
+            "Learned: most bytes of instances that the predictor takes in one call, likewise.",
         )
         self.kept_apart = gauge(
             "kept_apart_keys",
-            "Learned: batch keys whose requests are kept apart by the lengths of their instances, because the "
-            "predictor refuses several lengths in one call.",
+            "Learned: batch keys whose requests are kept apart by the lengths of their instances.",
         )
         self.learned = {name: gauge(name, text) for name, text in _LEARNED.items()}
         self.event_loop_lag = histogram(
