@@ -43,13 +43,13 @@ def expert_settings() -> str:
 
 
 def predictor_settings() -> str:
-    """Every flag of `carpool-predictor`, in short."""
-    return _settings(predictor_config.Settings, in_short=True)
+    """The flags of `carpool-predictor` about models and batches, in short."""
+    return _settings(predictor_config.Settings, lambda group: group in ("Batching", "Models"), in_short=True)
 
 
 def sidecar_metrics() -> str:
     """Every metric, in the order of the code."""
-    rows = ["| name | meaning |", "|---|---|"]
+    rows = []
     for family in metrics.Metrics().registry.collect():
         if not family.name.startswith("carpool_"):
             continue
@@ -60,7 +60,7 @@ def sidecar_metrics() -> str:
 def function_metrics() -> str:
     """Every metric of batched functions, in the order of the code: those of the sidecar's names by name alone."""
     explained = {family.name for family in metrics.Metrics().registry.collect()}
-    names, rows = [], ["| name | meaning |", "|---|---|"]
+    names, rows = [], []
     for row, family in zip(prometheus._FAMILIES, prometheus.Collector().describe(), strict=True):
         labels = "{function}" if row.label is None else f"{{function,{row.label}}}"
         if family.name in explained:
@@ -74,26 +74,21 @@ _TOTAL = {"counter": "_total"}
 
 
 def _metric(family: prometheus_client.Metric, labels: str) -> str:
-    """A row. Names of counters say that they are; all others that are no gauges say what they are."""
+    """A line. Names of counters say that they are; all others that are no gauges say what they are."""
     kind = " (histogram)" if family.type == "histogram" else ""
-    return f"| `{family.name}{_TOTAL.get(family.type, '')}{labels}`{kind} | {_cell(family.documentation)} |"
+    return f"- `{family.name}{_TOTAL.get(family.type, '')}{labels}`{kind}: {_cell(family.documentation)}"
 
 
 def refusals() -> str:
     """Every reason by which errors are counted, by status."""
     names = {number: name for name, number in vars(statuses).items() if name.isupper() and isinstance(number, int)}
-    rows = ["| `reason` | status | gRPC | what the caller is told |", "|---|---|---|---|"]
-    told = {errors.UpstreamStatus.reason}
+    reasons: dict[str, list[str]] = {}
     for kind in sorted(error_kinds(), key=errors.status_of):
-        if kind.reason not in told:
-            told.add(kind.reason)
-            error = kind()
-            code = names[statuses.code(error)]
-            rows.append(f"| `{kind.reason}` | {errors.status_of(kind)} | `{code}` | {_cell(str(error))} |")
-    theirs = (
-        f"| `{errors.UpstreamStatus.reason}` | its own | its own | the predictor's words, if the request was alone |"
-    )
-    return "\n".join([*rows, theirs])
+        if kind.reason != errors.UpstreamStatus.reason:
+            told = f"{errors.status_of(kind)}, over gRPC `{names[statuses.code(kind())]}`"
+            reasons.setdefault(told, []).append(kind.reason)
+    theirs = f"- `{errors.UpstreamStatus.reason}`: the predictor's own"
+    return "\n".join([*(f"- {_codes(dict.fromkeys(found))}: {told}" for told, found in reasons.items()), theirs])
 
 
 def batch_reasons() -> str:
@@ -104,8 +99,7 @@ def batch_reasons() -> str:
 
 def reasons_for_not_batching() -> str:
     """Every reason for which a predict request is passed through unbatched."""
-    rows = [f"| `{reason}` | {reason.meaning} |" for reason in errors.NotBatched]
-    return "\n".join(["| reason | what |", "|---|---|", *rows])
+    return "\n".join(f"- `{reason}`: {reason.meaning}" for reason in errors.NotBatched)
 
 
 def built_in_lists() -> str:
@@ -161,7 +155,8 @@ def first_annotations() -> str:
 
 def annotations() -> str:
     """The other annotations of the injector itself, and those that do more than the flag of their name."""
-    return _table_of_annotations(key for key in _other_annotations() if not _is_a_flag(key))
+    told = _meanings()
+    return "\n".join(f"- `{key}`: {told[key]}" for key in _other_annotations() if not _is_a_flag(key))
 
 
 def annotations_of_flags() -> str:
@@ -183,9 +178,13 @@ def _is_a_flag(key: str) -> bool:
 
 def _table_of_annotations(keys: Iterable[str]) -> str:
     """A row for each; the range is asked of its own validator."""
-    told = {str(info.alias): info.description for info in injector_settings.Settings.model_fields.values()}
-    rows = [f"| `{key}` | {_allowed(key)} | {_cell(told[key])} |" for key in keys]
+    told = _meanings()
+    rows = [f"| `{key}` | {_allowed(key)} | {told[key]} |" for key in keys]
     return "\n".join(["| `carpool.dev/…` | value | meaning |", "|---|---|---|", *rows])
+
+
+def _meanings() -> dict[str, str]:
+    return {str(info.alias): _cell(info.description) for info in injector_settings.Settings.model_fields.values()}
 
 
 def deciders() -> str:
@@ -200,8 +199,7 @@ def deciders() -> str:
 
 def skips() -> str:
     """Why a pod goes without a sidecar that nobody has to change."""
-    rows = ["| code | the pod gets no sidecar because |", "|---|---|"]
-    return "\n".join([*rows, *(f"| `{row}` | {row.words} |" for row in injector_refusals.Skip)])
+    return "\n".join(f"- `{row}`: {row.words}" for row in injector_refusals.Skip)
 
 
 def reasons() -> str:
@@ -209,8 +207,7 @@ def reasons() -> str:
     words: dict[str, str] = {}
     for row in injector_refusals.Reason:
         words.setdefault(row.code, _facts(row.words))
-    rows = [f"| `{code}` | {found} |" for code, found in words.items()]
-    return "\n".join(["| code | what is wrong, for example |", "|---|---|", *rows])
+    return "\n".join(f"- `{code}`: {found}" for code, found in words.items())
 
 
 def http_errors() -> str:
@@ -243,7 +240,7 @@ def metrics_of_injector() -> str:
     """Every metric of the injector."""
     made = injector_metrics.Metrics()
     made.configured("")
-    rows = ["| name | meaning |", "|---|---|"]
+    rows: list[str] = []
     for collector in made.registry._collector_to_names:
         names = getattr(collector, "_labelnames", ())
         labels = "{" + ",".join(names) + "}" if names else ""
