@@ -93,8 +93,7 @@ def refusals() -> str:
 
 def batch_reasons() -> str:
     """Every reason why a batch leaves."""
-    rows = [f"| `{reason}` | {reason.policies} | {reason.meaning} |" for reason in messages.Reason]
-    return "\n".join(["| `reason` | policy | why |", "|---|---|---|", *rows])
+    return "\n".join(f"- `{reason}` ({reason.policies}): {reason.meaning}" for reason in messages.Reason)
 
 
 def reasons_for_not_batching() -> str:
@@ -150,7 +149,8 @@ def error_kinds(base: type[errors.CarpoolError] = errors.CarpoolError) -> Iterat
 def first_annotations() -> str:
     """The annotations that matter first."""
     aliases = (str(info.alias) for info in injector_settings.Settings.model_fields.values())
-    return _table_of_annotations(alias for alias in aliases if alias in injector_settings.Settings.first)
+    told, first = _meanings(), injector_settings.Settings.first
+    return "\n".join(f"- `{key}` ({_allowed(key)}): {told[key]}" for key in aliases if key in first)
 
 
 def annotations() -> str:
@@ -174,13 +174,6 @@ def _other_annotations() -> Iterator[str]:
 
 def _is_a_flag(key: str) -> bool:
     return key not in _MORE_THAN_THE_FLAG and key.replace("-", "_") in config.Settings.model_fields
-
-
-def _table_of_annotations(keys: Iterable[str]) -> str:
-    """A row for each; the range is asked of its own validator."""
-    told = _meanings()
-    rows = [f"| `{key}` | {_allowed(key)} | {told[key]} |" for key in keys]
-    return "\n".join(["| `carpool.dev/…` | value | meaning |", "|---|---|---|", *rows])
 
 
 def _meanings() -> dict[str, str]:
@@ -212,9 +205,8 @@ def reasons() -> str:
 
 def http_errors() -> str:
     """Why a review gets an HTTP error."""
-    rows = ["| code | status | the review's sender is told |", "|---|---|---|"]
-    rows += [f"| `{row.code}` | {row.status} | {_facts(row.words)} |" for row in injector_refusals.HttpError]
-    return "\n".join(rows)
+    rows = injector_refusals.HttpError
+    return "\n".join(f"- `{row.code}` ({row.status}): {_facts(row.words)}" for row in rows)
 
 
 def _facts(template: str) -> str:
@@ -309,18 +301,17 @@ def _settings(
     *,
     in_short: bool = False,
 ) -> str:
-    rows = ["| flag | default | meaning |", "|---|---|---|"]
+    rows = []
     for name, info in model.model_fields.items():
         extra = info.json_schema_extra
         if not is_wanted(extra["group"] if isinstance(extra, dict) else None):
             continue
         default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
-        shown = f"`{default}`" if default not in ("", None) else "empty"
-        if default is None and "Not given:" in (info.description or ""):
-            shown = "not given"  # which is not the same as empty
+        shown = f" (`{default}`)" if default not in ("", None) else ""
         mark = " *" if name in live else ""
         meaning = _in_short(info.description or "") if in_short else _without_rules(info.description or "")
-        rows.append(f"| `{settings.flag(name)}`{mark} | {shown} | {meaning.replace('|', '/')} |")
+        linked = re.sub(r"docs/(\w+)[.]md", r"[\1](\1.md)", meaning)
+        rows.append(f"- `{settings.flag(name)}`{mark}{shown}: {linked}")
     return "\n".join(rows)
 
 

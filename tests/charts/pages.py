@@ -155,7 +155,7 @@ def table() -> str:
     """The README's table of the values that matter first."""
     found = {each.path: each for each in values()}
     lines = ["| value | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{path}` | `{json.dumps(found[path].default)}` | {_cell(found[path].meaning)} |" for path in FIRST]
+    lines += [f"| `{path}` | `{json.dumps(found[path].default)}` | {in_short(found[path].meaning)} |" for path in FIRST]
     return "\n".join(lines)
 
 
@@ -191,5 +191,7 @@ def install() -> str:
     return _HEADER + _HELMS.sub("", helm.template("--skip-tests")).replace("\n\n---", "\n---")
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "/")
+def in_short(meaning: str) -> str:
+    """The first sentence, or what each word does of those that a value may be."""
+    first = re.split(r"(?<=\.) (?=[A-Z])", meaning)[0]
+    return (meaning if re.search(r"(?:^|\. )\w+: ", meaning) else first).replace("|", "/")

@@ -13,7 +13,7 @@ def test_the_readme_explains_the_values_that_matter_first() -> None:
     page = pages.README.read_text()
     assert pages.readme(page) == page, "run: python -m tests.charts"
     found = {value.path: value for value in pages.values()}
-    assert [path for path in pages.FIRST if found[path].meaning.replace("|", "/") not in page] == []
+    assert [path for path in pages.FIRST if pages.in_short(found[path].meaning) not in page] == []
 
 
 def test_every_value_has_a_meaning() -> None:
