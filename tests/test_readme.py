@@ -85,7 +85,7 @@ def test_every_error_status_is_explained() -> None:
 def test_every_place_of_a_bug_is_explained() -> None:
     (family,) = (each for each in metrics.Metrics().registry.collect() if each.name == "carpool_internal_errors")
     rows = (DOCS / "metrics.md").read_text().partition("\n### Where a bug was met\n")[2]
-    explained = {word for row in re.findall(r"(?m)^\| (`.*?) \|", rows) for word in re.findall(r"`(\w+)`", row)} - {
+    explained = {word for row in re.findall(r"(?m)^- (`.*?):", rows) for word in re.findall(r"`(\w+)`", row)} - {
         "where"
     }
     assert explained == {sample.labels["where"] for sample in family.samples}
