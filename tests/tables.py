@@ -245,7 +245,8 @@ def _allowed(key: str) -> str:
     try:
         injector_settings.Settings.model_validate({key: "\0"})
     except pydantic.ValidationError as error:
-        return _without_rules(_cell(error.errors()[0]["msg"].removeprefix("Value error, must be ")))
+        told = error.errors()[0]["msg"].removeprefix("Value error, must be ").removesuffix(", without the unit")
+        return _without_rules(_cell(told))
     raise AssertionError(f"{key} accepts anything")
 
 

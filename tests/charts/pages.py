@@ -1,6 +1,6 @@
 """What is made from the chart: README, a template, manifests/install.yaml. `python -m tests.charts` writes them.
 
-The README's table of values is made from values.yaml: a comment stands above each key that has a value, and a line
+The README's list of values is made from values.yaml: a comment stands above each key that has a value, and a line
 `## Title` opens a section. A key without a comment is an error. The values that matter first stand there with their
 meaning; `helm show values` tells the rest.
 """
@@ -152,15 +152,14 @@ def needed_template() -> str:
 
 
 def table() -> str:
-    """The README's table of the values that matter first."""
+    """The README's list of the values that matter first."""
     found = {each.path: each for each in values()}
-    lines = ["| value | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{path}` | `{json.dumps(found[path].default)}` | {in_short(found[path].meaning)} |" for path in FIRST]
-    return "\n".join(lines)
+    rows = ((path, json.dumps(found[path].default), in_short(found[path].meaning)) for path in FIRST)
+    return "\n".join(f"- `{path}` (`{default}`): {meaning}" for path, default, meaning in rows)
 
 
 def readme(page: str) -> str:
-    """The page with its tables brought up to date. Raises what `helm.template` does."""
+    """The page with what is made from the chart brought up to date. Raises what `helm.template` does."""
     for begin, made in ((_BEGIN, table()), (_RIGHTS, rights.table())):
         whole = f"{begin}\n{made}\n{_END}"
         page = re.sub(f"{re.escape(begin)}.*?{re.escape(_END)}", lambda _, whole=whole: whole, page, flags=re.DOTALL)  # type: ignore[misc]
@@ -194,4 +193,4 @@ def install() -> str:
 def in_short(meaning: str) -> str:
     """The first sentence, or what each word does of those that a value may be."""
     first = re.split(r"(?<=\.) (?=[A-Z])", meaning)[0]
-    return (meaning if re.search(r"(?:^|\. )\w+: ", meaning) else first).replace("|", "/")
+    return meaning if re.search(r"(?:^|\. )\w+: ", meaning) else first
