@@ -139,7 +139,7 @@ class Decorator(Protocol):
     @overload
     def __call__(self, function: OfNothing[T, P, R], /, **options: Unpack[Single]) -> Batched[P, T, R]: ...
     @overload
-    def __call__(self, **options: Unpack[Single]) -> Decorator: ...
+    def __call__(self, **options: Unpack[Single]) -> ListDecorator: ...
     @overload
     def __call__(self, *, merge: arrays, **options: Unpack[Choices]) -> ArraysDecorator: ...
     @overload
@@ -163,6 +163,23 @@ class Decorator(Protocol):
         merge: merging.Merge[I, B, O, R],
         **options: Unpack[Choices],
     ) -> Batched[P, I, R]: ...
+
+
+class ListDecorator(Protocol):
+    """`batched` with options, before it has its function."""
+
+    @overload
+    def __call__(self, function: Returns[T, P, R], /) -> Batched[P, T, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Yields[T, P, R], /) -> BatchedStream[P, T, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: MethodReturns[S, T, P, R], /) -> BatchedMethod[S, P, T, R]: ...
+    @overload
+    def __call__(self, function: MethodYields[S, T, P, R], /) -> BatchedStreamMethod[S, P, T, R]: ...
+    @overload
+    def __call__(self, function: OfClass[S, T, P, R], /) -> Batched[P, T, R]: ...
+    @overload
+    def __call__(self, function: OfNothing[T, P, R], /) -> Batched[P, T, R]: ...
 
 
 class EachDecorator(Protocol):
