@@ -50,6 +50,7 @@ FUNCTIONS = {
 DICTS = {
     "carpool.functions.array_padding.Padding._converted": "dtypes, and names in a decorator",
     "carpool.functions.batcher.Batcher._gathering": "calls of one turn of the event loop",
+    "carpool.functions.batcher.Batcher._telling": "threads that hand out results",
     "carpool.functions.cache.LRU._expiring": "as many as its user asked for",
     "carpool.functions.cache.LRU._values": "as many as its user asked for",
     "carpool.functions.function.Function._sites": "instances that live",

@@ -21,7 +21,7 @@ import time
 import weakref
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from carpool import errors
@@ -53,6 +53,9 @@ MakeHost = Callable[["Batcher"], hosts.Host]
 MakeTracing = Callable[["Batcher"], stats.Tracing]
 
 
+_Operation = tuple[Callable[..., None], tuple[Any, ...]]
+"""A function that is to be called with these arguments."""
+
 Plan = tuple[calls.Key, float | None, int]
 """The key, the timeout and the priority of calls that may travel as one."""
 
@@ -69,6 +72,14 @@ def _new_ids() -> Callable[[], str]:
 
 def _nothing_to_tell() -> None:
     """Have those told who wait for the end."""
+
+
+def _take(queue: deque[_Operation], into: list[_Operation]) -> bool:
+    """Move the first one in a single step of the interpreter: it is in one of them always. False if there is none."""
+    with contextlib.suppress(IndexError):  # another thread took it
+        into.extend(map(deque.popleft, (queue,)))
+        return True
+    return False
 
 
 def _calls_in(args: Sequence[Any]) -> list[calls.Call]:
@@ -95,7 +106,8 @@ class Batcher:
     # Mutable state: the options; _operations, what is still to happen, and _lock, held by whoever is at it; _outbox,
     # what callers are still to be told; _arrived, calls of this turn of the event loop _flushing, of which _gathering
     # may be joined, both under _joining; and under the lock the driver, the host, and _closing, who waits for the end.
-    # _telling has a member for each thread that hands out, and _ended those who are told last.
+    # _doing is the operation that is at work, _telling what each thread hands out, and _leaving the calls that one puts
+    # on the queue: a fork finds them there. _ended are those who are told last.
     def __init__(
         self,
         name: str,
@@ -118,9 +130,10 @@ class Batcher:
         self._learns_in_flight = learns_in_flight
         self.clock = clock
         self._is_closed = self._is_hurrying = False
-        self._operations: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._outbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._operations: deque[_Operation] = deque()
+        self._outbox: deque[_Operation] = deque()
         self._arrived: list[calls.Call] = []
+        self._leaving: Sequence[calls.Call] = ()
         self._gathering: dict[Plan, calls.Turn] = {}
         self._flushing: AbstractEventLoop | None = None
         self._closing: list[futures.Future[None]] = []
@@ -135,7 +148,8 @@ class Batcher:
         self._lock = threading.RLock()  # a handler of a signal may come round before its thread is known
         self._at_work = 0  # the identifier of the thread that has it
         self._joining = threading.RLock()
-        self._telling: list[None] = []
+        self._doing: list[_Operation] = []
+        self._telling: dict[int, list[_Operation]] = {}
 
     def _start(self) -> None:
         """Begin with a scheduler that has nothing. What is queued stays: who queues something else misses nothing."""
@@ -234,7 +248,9 @@ class Batcher:
         """Put in what was called in this turn of an event loop."""
         self._flushing = None
         if self._arrived:
+            self._leaving = self._arrived
             self.post(self._submit, self._taken_from_turn())
+            self._leaving = ()
 
     def _taken_from_turn(self) -> list[calls.Call]:
         """What was called in this turn of an event loop; nobody joins these calls any more."""
@@ -316,7 +332,9 @@ class Batcher:
     def after_fork(self) -> None:
         """In the child: what the parent accepted is the parent's."""
         self.under_way.forget_locks()
-        self._begin_anew("this is a fork of the process that called", is_fork=True)
+        # Threads that are not here were at these.
+        unfinished = [*self._doing, *itertools.chain(*self._telling.values()), (_nothing_to_tell, (self._leaving,))]
+        self._begin_anew("this is a fork of the process that called", unfinished, is_fork=True)
         self.host.after_fork()
 
     def stats(self) -> stats.Stats:
@@ -352,22 +370,21 @@ class Batcher:
         operations = self._operations
         # It is another one in a fork that was made here: what is queued is done under that one.
         while operations and lock is self._lock and lock.acquire(blocking=False):
-            args: tuple[Any, ...] = ()
+            doing = self._doing
             try:
                 self._at_work = threading.get_ident()
-                while operations and lock is self._lock:
-                    try:
-                        operation, args = operations.popleft()
-                    except IndexError:  # another thread began anew, and took it
-                        break
+                while operations and lock is self._lock and _take(operations, doing):
+                    operation, args = doing[0]
                     operation(*args)
+                    doing.clear()
             except Exception as error:
                 self.recorder.bug("scheduling failed for a reason that is a bug", error)
-                self._begin_anew("scheduling failed for a reason that is a bug", args)
+                self._begin_anew("scheduling failed for a reason that is a bug", doing)
             except BaseException:  # an interrupt in the midst of it: what the scheduler knows may not hold any more
-                self._begin_anew("scheduling was interrupted", args)
+                self._begin_anew("scheduling was interrupted", doing)
                 raise
             finally:
+                doing.clear()
                 if lock is self._lock:  # else this is a fork that was made here
                     self._at_work = 0
                 lock.release()
@@ -376,13 +393,11 @@ class Batcher:
         outbox, telling = self._outbox, self._telling
         if not outbox:
             return
-        telling.append(None)
+        mine: list[_Operation] = []
+        telling[id(mine)] = mine
         try:
-            while outbox:
-                try:
-                    tell, args = outbox.popleft()
-                except IndexError:  # another thread took it
-                    break
+            while outbox and _take(outbox, mine):
+                tell, args = mine[0]
                 try:
                     tell(*args)
                 except Exception as error:
@@ -390,9 +405,11 @@ class Batcher:
                 except BaseException:  # an interrupt; telling again does no harm
                     outbox.appendleft((tell, args))
                     raise
+                finally:
+                    mine.clear()
         finally:
-            telling.pop()
-        if not telling and not outbox:
+            del telling[id(mine)]
+        if self._ended and not telling and not outbox:
             ended, self._ended = self._ended, []
             futures.settle([(future, None, None) for future in ended])
 
@@ -463,16 +480,22 @@ class Batcher:
             self.driver.close(failures.Closed(words))
             self._end()
 
-    def _begin_anew(self, words: str, failed: Sequence[Any] = (), *, is_fork: bool = False) -> None:
-        """Refuse everything open, also what is in the arguments of an operation that failed, and begin with nothing."""
+    def _begin_anew(self, words: str, failed: Iterable[_Operation] = (), *, is_fork: bool = False) -> None:
+        """Refuse everything open, also what is in the arguments of operations that failed, and begin with nothing."""
         core, host, tracing = self.core, self.host, self.recorder.tracing
+        lost = [call for _, args in failed for call in _calls_in(args)]
         if is_fork:
+            self._leaving = ()
             self._forget_threads()
         self._start()  # before anything is looked at: what comes meanwhile is the new scheduler's, or still queued
-        lost = [*self._taken_from_turn(), *cast(Sequence[calls.Call], _as_of_now(core.open_requests))]
-        lost += [*_calls_in(failed), *self._taken_from_queue(self._operations)]
-        if is_fork:  # a thread that is not here was to hand these out
+        lost += [*self._taken_from_turn(), *cast(Sequence[calls.Call], _as_of_now(core.open_requests))]
+        lost += self._taken_from_queue(self._operations)
+        if is_fork:
             lost += self._taken_from_queue(self._outbox)
+            # Whoever ends it, or has it look at something, means the parent's; its options are the child's as well.
+            options_of = [each for each in self._operations if each[0] in (self._configure, self._trace)]
+            self._operations.clear()
+            self._operations.extend(options_of)
         lost = list(dict.fromkeys(lost))
         for call in lost:
             call.end() if is_fork else call.close()
@@ -528,14 +551,14 @@ class Batcher:
 
     def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
         arrived: list[float] = []
-        settled: list[futures.Settling] = []
+        settled: list[Iterable[futures.Settling]] = []
         try:
             for answer in answers:
                 call: calls.Call = answer.request  # type: ignore[assignment] # what a driver is given are calls
                 arrived += [call.arrived] * call.callers
-                settled += call.answers(answer.pieces)
-        finally:
-            futures.settle(settled)  # together: threads that are told one by one would take turns with this one
+                settled.append(call.answers(answer.pieces))
+        finally:  # together: nobody waits for another's callback, and threads that are woken do not compete with this
+            futures.settle(itertools.chain.from_iterable(settled))
         self.recorder.finished(arrived, self.clock())
 
     def _hand_refusal(self, call: calls.Call, error: errors.CarpoolError) -> None:

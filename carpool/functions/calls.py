@@ -97,20 +97,18 @@ class Call(messages.Request):
         """Who takes its outcome."""
         return [self.tag] if self.futures is None else list(self.futures)
 
-    def answers(self, pieces: Sequence[messages.Piece]) -> list[Settling]:
-        """A result, or an exception of its own, for each who called, to be settled; some have them at once."""
+    def answers(self, pieces: Sequence[messages.Piece]) -> Iterable[Settling]:
+        """A result, or an exception of its own, for each who called, to be settled; a stream ends at once."""
         if self.futures is None:
             try:
-                self.tag.answered([piece.predictions for piece in pieces])
+                return cast(list[Settling], self.tag.answered([piece.predictions for piece in pieces]))
             except BaseException as error:  # of a merge, when it joins parts
                 return self.refusals(error)
-            return []
         results = pieces[0][2]
-        has_failures = [kind for kind in set(map(type, results)) if issubclass(kind, BaseException)]
-        if isinstance(self, Turn) and not has_failures:
-            futures.settle_all(self.futures, results, self.loop)
-            return []
-        return [_settling(*each) for each in zip(self.futures, results, strict=True)]
+        failures_among = [kind for kind in set(map(type, results)) if issubclass(kind, BaseException)]
+        if failures_among:
+            return [_settling(*each) for each in zip(self.futures, results, strict=True)]
+        return zip(self.futures, results, [None] * len(results), strict=True)
 
     def refusals(self, error: BaseException) -> list[Settling]:
         """An exception of its own for each who called, to be settled; a stream has it at once."""
@@ -155,7 +153,7 @@ class Turn(Call):
     plan, in the same turn of the loop.
     """
 
-    __slots__ = ("_create_future", "_joined", "_lock", "_on_close", "_room", "_some_left", "before", "loop")
+    __slots__ = ("_joined", "_lock", "_on_close", "_room", "_some_left", "before", "loop")
 
     # Mutable state, beside the scheduler's: those who joined, until it ends, and how many may.
     def __init__(
@@ -174,7 +172,6 @@ class Turn(Call):
         self.contexts = []
         self.loop = loop
         self.before = 0
-        self._create_future = loop.create_future
         self._joined: list[tuple[Any, futures.Future[Any], contextvars.Context]] = []
         self._room = room
         self._lock = lock
@@ -199,7 +196,7 @@ class Turn(Call):
         # Not by its `__init__`, which would take a third of all this.
         future: futures.Future[Any] = _new_future(futures.Future)
         future.source = self
-        future._first_waiter = self._create_future()
+        future._waiting = []
         joined.append((item, future, _copy_context()))
         if self._room:
             return future

@@ -27,15 +27,15 @@ class MapFuture(futures.Future[list[Any]]):
         self.known: dict[int, Any] = {}
         self._count = count
 
-    def answered(self, parts: Sequence[Sequence[Any]]) -> None:
-        """What the function returned for those that were not known, in parts."""
+    def answered(self, parts: Sequence[Sequence[Any]]) -> list[futures.Settling]:
+        """What it is settled with, as the function returned this for those that were not known, in parts."""
         results: list[Any] = []
         for part in parts:
             results.extend(part)
         if self.known:
             found = iter(results)
             results = [self.known[place] if place in self.known else next(found) for place in range(self._count)]
-        futures.settle([_together(self, results, returns_exceptions=False)])
+        return [_together(self, results, returns_exceptions=False)]
 
 
 class MergedFuture(futures.Future[Any]):
@@ -45,10 +45,10 @@ class MergedFuture(futures.Future[Any]):
         super().__init__()
         self._merge = merge
 
-    def answered(self, parts: Sequence[Sequence[Any]]) -> None:
-        """Its share, in parts. Raises what `merge` raises."""
+    def answered(self, parts: Sequence[Sequence[Any]]) -> list[futures.Settling]:
+        """What it is settled with, as this is its share, in parts. Raises what `merge` raises."""
         share = parts[0][0] if len(parts) == 1 else merging.rejoin(self._merge, [part[0] for part in parts])
-        futures.settle([(self, share, None)])
+        return [(self, share, None)]
 
 
 def all_of(
@@ -121,7 +121,7 @@ class _Parts:
             for part in self._parts:
                 part.cancel()
 
-    def _sources(self) -> Sequence[futures.Source]:
+    def _sources(self) -> Sequence[waiting.Source]:
         return [source for part in self._parts if (source := part.source) is not None]
 
 

@@ -83,38 +83,28 @@ if TYPE_CHECKING:
     MethodJoins = Callable[Concatenate[S, T, P], R]
 
 
-class BatchedMethod(Generic[S, P, T, R]):
-    """A batched function in a class: on an instance, or for a classmethod on the class, it is `Batched`."""
+class BatchedMethod(Generic[S, P, T, B, R]):
+    """A batched function in a class: on an instance, or for a classmethod on the class, it is a `B`.
+
+    That is `Batched`, or `BatchedStream` for one that yields lists; a call returns an `R`.
+    """
 
     @overload
-    def __get__(self: BatchedMethod[type[X], P, T, R], instance: Any, owner: type[X]) -> Batched[P, T, R]: ...
-    @overload
-    def __get__(self, instance: None, owner: Any) -> Self: ...
-    @overload
-    def __get__(self, instance: S, owner: Any) -> Batched[P, T, R]: ...
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        raise NotImplementedError
-
-    def __call__(self, instance: S, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        raise NotImplementedError
-
-
-class BatchedStreamMethod(Generic[S, P, T, R]):
-    """As `BatchedMethod`, for a function that yields lists."""
-
-    @overload
-    def __get__(
-        self: BatchedStreamMethod[type[X], P, T, R], instance: Any, owner: type[X]
-    ) -> BatchedStream[P, T, R]: ...
+    def __get__(self: BatchedMethod[type[X], P, T, B, R], instance: Any, owner: type[X]) -> B: ...
     @overload
     def __get__(self, instance: None, owner: Any) -> Self: ...
     @overload
-    def __get__(self, instance: S, owner: Any) -> BatchedStream[P, T, R]: ...
+    def __get__(self, instance: S, owner: Any) -> B: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
         raise NotImplementedError
 
-    def __call__(self, instance: S, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
+    def __call__(self, instance: S, item: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
         raise NotImplementedError
+
+
+if TYPE_CHECKING:
+    MethodOfLists = BatchedMethod[S, P, T, Batched[P, T, R], Future[R]]
+    MethodOfStreams = BatchedMethod[S, P, T, BatchedStream[P, T, R], Stream[R]]
 
 
 class Decorator(Protocol):
@@ -129,11 +119,11 @@ class Decorator(Protocol):
     @overload
     def __call__(
         self, function: MethodReturns[S, T, P, R], /, **options: Unpack[Single]
-    ) -> BatchedMethod[S, P, T, R]: ...
+    ) -> MethodOfLists[S, P, T, R]: ...
     @overload
     def __call__(
         self, function: MethodYields[S, T, P, R], /, **options: Unpack[Single]
-    ) -> BatchedStreamMethod[S, P, T, R]: ...
+    ) -> MethodOfStreams[S, P, T, R]: ...
     @overload
     def __call__(self, function: OfClass[S, T, P, R], /, **options: Unpack[Single]) -> Batched[P, T, R]: ...
     @overload
@@ -173,9 +163,9 @@ class ListDecorator(Protocol):
     @overload
     def __call__(self, function: Yields[T, P, R], /) -> BatchedStream[P, T, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: MethodReturns[S, T, P, R], /) -> BatchedMethod[S, P, T, R]: ...
+    def __call__(self, function: MethodReturns[S, T, P, R], /) -> MethodOfLists[S, P, T, R]: ...
     @overload
-    def __call__(self, function: MethodYields[S, T, P, R], /) -> BatchedStreamMethod[S, P, T, R]: ...
+    def __call__(self, function: MethodYields[S, T, P, R], /) -> MethodOfStreams[S, P, T, R]: ...
     @overload
     def __call__(self, function: OfClass[S, T, P, R], /) -> Batched[P, T, R]: ...
     @overload
@@ -190,9 +180,9 @@ class EachDecorator(Protocol):
     @overload
     def __call__(self, function: Yields[T, ..., R], /) -> BatchedStream[..., T, R]: ...
     @overload
-    def __call__(self, function: MethodReturns[S, T, ..., R], /) -> BatchedMethod[S, ..., T, R]: ...
+    def __call__(self, function: MethodReturns[S, T, ..., R], /) -> MethodOfLists[S, ..., T, R]: ...
     @overload
-    def __call__(self, function: MethodYields[S, T, ..., R], /) -> BatchedStreamMethod[S, ..., T, R]: ...
+    def __call__(self, function: MethodYields[S, T, ..., R], /) -> MethodOfStreams[S, ..., T, R]: ...
 
 
 class BoundArrays(Generic[P, R]):
@@ -239,7 +229,7 @@ class MergeDecorator(Generic[I, B, O, R]):
     @overload
     def __call__(self, function: Joins[B, P, O | Awaitable[O]], /) -> Batched[P, I, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: MethodJoins[S, B, P, O | Awaitable[O]], /) -> BatchedMethod[S, P, I, R]: ...
+    def __call__(self, function: MethodJoins[S, B, P, O | Awaitable[O]], /) -> MethodOfLists[S, P, I, R]: ...
     def __call__(self, function: Any, /) -> Any:
         raise NotImplementedError
 

@@ -1,8 +1,8 @@
 """What a call returns: a `concurrent.futures.Future` that can also be awaited, in any event loop.
 
 There are as many of them as there are items, so all that most of them never need is made when it is asked for: a task
-that awaits one waits for a future of its own loop, a thread for a lock, and what the base class keeps for
-`concurrent.futures.wait` is made at its first look.
+that awaits one has a `Waiter`, a thread a lock, and what the base class keeps for `concurrent.futures.wait` is made at
+its first look.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import logging
 import math
 import os
@@ -17,8 +18,9 @@ import sys
 import threading
 import time
 import types
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 from carpool import errors as carpool_errors
 from carpool.functions import current, errors, waiting
@@ -37,9 +39,8 @@ _Lock = type(threading.Lock())
 # Seconds after which a thread that a function may have started looks whether its wait can end, and again after twice as
 # long each time.
 _FIRST_LOOK = 0.1
-Waiter = Any
-"""A lock that a thread waits for, an asyncio future that a task awaits, or a callback."""
-
+# Seconds after which a thread that was woken is late: others hold the interpreter's lock, for 5 ms each.
+_SLOW_TO_WAKE = 0.001
 # Held for a moment wherever a status changes. The garbage collector or a handler of a signal may come round meanwhile
 # and settle others. Who waits does not need it, or crowds of threads would queue for it: a waiter is put on the list
 # of a future before the status is looked at, and taken from there after that has changed, by one of the two.
@@ -59,29 +60,111 @@ Settling = tuple["Future[Any]", Any, BaseException | None]
 """A future with its result, or with an exception."""
 
 
-class Source(Protocol):
-    """Where an outcome comes from."""
+class Waiter:
+    """What a task awaits in place of a future of its loop: those of a batch are woken together, by one callback.
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether its batch has left."""
-        ...
+    It is to a task what `asyncio.isfuture` calls a future-like object.
+    """
 
-    def flush(self) -> None:
-        """Let what was called before begin, in case the caller blocks its event loop."""
-        ...
+    __slots__ = ("_asyncio_future_blocking", "_context", "_error", "_wakeup", "loop")
+    # Set by the task, before its loop goes on.
+    _context: contextvars.Context
 
-    def withdraw(self, future: Any) -> None:
-        """Nobody waits for this outcome any more."""
-        ...
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._asyncio_future_blocking = True  # the task looks whether it was awaited, and not yielded by mistake
+        self._wakeup: Callable[[Waiter], object] | None = None
+        self._error: BaseException | None = None
 
-    def check_may_block(self) -> None:
-        """Raises RuntimeError if the running thread would wait for itself."""
-        ...
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The task's loop."""
+        return self.loop
 
-    def needs(self) -> Iterable[waiting.Need]:
-        """What has to be answered for it."""
-        ...
+    def add_done_callback(self, wakeup: Callable[[Waiter], object], *, context: contextvars.Context) -> None:
+        """What wakes the task, which calls this."""
+        self._wakeup, self._context = wakeup, context
+
+    def result(self) -> None:
+        """What the task goes on with. Raises what it is to raise."""
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # else its traceback keeps it
+
+    def done(self) -> bool:
+        """Whether the task was woken."""
+        return self._wakeup is None
+
+    def cancel(self, msg: object = None) -> bool:
+        """The task is cancelled: wake it. False: it makes the exception, as there is none here."""
+        self.loop.call_soon(_wake, self.loop, iter([self]))
+        return False
+
+    def fail(self, error: BaseException) -> None:
+        """Have the task raise this where it waits."""
+        self._error = error
+        self.cancel()
+
+    def wake(self) -> None:
+        """Let the task go on, if it still waits. As any callback of a loop, it may raise SystemExit."""
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is not None:
+            try:
+                self._context.run(wakeup, self)
+            finally:
+                del wakeup  # what the task raises leads here
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiters: Iterator[Waiter]) -> None:
+    try:
+        for waiter in waiters:
+            waiter.wake()
+    except BaseException:  # the loop ends with it, and may be run again
+        loop.call_soon(_wake, loop, waiters)
+        raise
+
+
+class _Sleeper:
+    """A thread that waits: for its lock, which whoever has the result lets go, or the thread before it in a `queue`.
+
+    Greenlets of gevent and eventlet, whose locks are others, do not queue, nor does the main thread, where a signal may
+    raise an exception at any moment.
+    """
+
+    __slots__ = ("lock", "may_queue", "queue")
+
+    def __init__(self) -> None:
+        self.lock: Any = threading.Lock()
+        self.lock.acquire()
+        self.may_queue = type(self.lock) is _Lock and threading.get_ident() != threading.main_thread().ident
+        self.queue: _WakingQueue | None = None
+
+
+class _WakingQueue:
+    """Threads that have their results, each woken by the one before.
+
+    If all were woken at once, nearly all would go to sleep again until they have the interpreter's lock. Each calls
+    `wake_next` as it stops waiting, for whatever reason, so that all have their turn.
+    """
+
+    def __init__(self, sleepers: Sequence[_Sleeper]) -> None:
+        self._locks = deque([sleeper.lock for sleeper in sleepers])
+        self._woken_at = time.monotonic()
+        for sleeper in sleepers:
+            sleeper.queue = self
+        self.wake_next()
+
+    def wake_next(self) -> None:
+        """Wake one more; all that are left, if it took the last one long to come here, because others compute."""
+        now = time.monotonic()
+        is_slow = now - self._woken_at > _SLOW_TO_WAKE
+        self._woken_at = now
+        with contextlib.suppress(IndexError):  # there is none, or another thread took it
+            self._locks.popleft().release()
+            while is_slow:
+                self._locks.popleft().release()
 
 
 class Future(concurrent.futures.Future[R]):
@@ -93,21 +176,18 @@ class Future(concurrent.futures.Future[R]):
     result, so they should be short.
     """
 
-    # What most futures never change is the class's. `source` is there for as long as it is pending. `_first_waiter`, of
-    # a call on an event loop, is told whatever happens, so the first task of its loop awaits it without a further word,
-    # and then it `_is_awaited`.
+    # What most futures never change is the class's. `source` is there for as long as it is pending. In `_waiting` are
+    # locks of threads, waiters of tasks, and callbacks.
     _status = PENDING
     _value: Any = None
     _error: BaseException | None = None
     _trace: types.TracebackType | None = None  # of the exception, as it came
     _untold: _Untold | None = None  # while nobody has asked for the exception
-    _waiting: list[Waiter] | None = None
-    _first_waiter: asyncio.Future[None] | None = None
-    _is_awaited = False
     _is_mirrored = False  # the base class's own state is there as well
 
-    def __init__(self, source: Source | None = None) -> None:
+    def __init__(self, source: waiting.Source | None = None) -> None:
         self.source = source
+        self._waiting: list[Any] = []
 
     # --- what callers use --------------------------------------------------------------------------------------
 
@@ -160,24 +240,22 @@ class Future(concurrent.futures.Future[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         if self._status is PENDING:
-            waiter = self._first_waiter
-            # Most who wait belong to no batch, and need not be noted. A task of another loop that asked for this waiter
-            # would be refused by asyncio, and so would be all who ask for it afterwards. The loop is asked first: it
-            # leaves one thread, so that nobody comes between the look at who awaits and the mark.
-            if (
-                waiter is None
-                or waiter.get_loop() is not _running_loop()
-                or self._is_awaited
-                or _batch_here(None) is not None
-            ):
-                yield from self._wait_in_task()
-            else:
-                self._is_awaited = True
-                try:
-                    yield from waiter
-                except BaseException:  # the task was cancelled, or its coroutine closed
-                    self._leave(waiter)
-                    raise
+            # Most who wait belong to no batch, and need not be noted.
+            wait = None if _batch_here(None) is None else self._begin_to_wait(waiting.running_task())
+            waiter = Waiter(_running_loop() or asyncio.get_running_loop())
+            self._waiting.append(waiter)
+            if wait is not None:
+                wait.watch(waiter.done, waiter.fail)
+            if self._status is not PENDING:  # since it was looked at
+                _tell([self])
+            try:
+                yield waiter
+            except BaseException:  # the task was cancelled, or its coroutine closed
+                self._leave(waiter)
+                raise
+            finally:
+                if wait is not None:
+                    wait.end()
         if self._status is CANCELLED:
             raise asyncio.CancelledError
         if self._error is not None:
@@ -199,7 +277,7 @@ class Future(concurrent.futures.Future[R]):
 
     def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> int:
         """Do not call `fn`; returns how often it would have been called."""
-        found = [each for each in list(self._waiting or ()) if fn in (each, getattr(each, "function", None))]
+        found = [each for each in list(self._waiting) if fn in (each, getattr(each, "function", None))]
         for each in found:
             self._discard(each)
         return len(found)
@@ -231,7 +309,6 @@ class Future(concurrent.futures.Future[R]):
         with _transitions:
             if not self._is_mirrored:
                 self._is_told()
-                vars(self).setdefault("_waiting", [])  # so that it is looked at once this is settled
                 super().__init__()
                 self._is_mirrored = True
             is_done = self._status is not PENDING
@@ -258,29 +335,12 @@ class Future(concurrent.futures.Future[R]):
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def _add_waiter(self, waiter: Waiter) -> None:
+    def _add_waiter(self, waiter: Any) -> None:
         """Tell it once this is done, at once if it is."""
-        if self._waiting is None:
-            vars(self).setdefault("_waiting", [])  # one list, whoever is first
-        cast(list[Waiter], self._waiting).append(waiter)
+        self._waiting.append(waiter)
         self._is_told()
         if self._status is not PENDING:
-            _tell([self], [])
-
-    def _wait_in_task(self) -> Generator[Any, None, None]:
-        wait = self._begin_to_wait(waiting.running_task())
-        waiter = asyncio.get_running_loop().create_future()
-        self._add_waiter(waiter)
-        if wait is not None:
-            wait.watch(waiter.done, waiter.set_exception)
-        try:
-            yield from waiter
-        except BaseException:  # as above
-            self._leave(waiter)
-            raise
-        finally:
-            if wait is not None:
-                wait.end()
+            _tell([self])
 
     def _wait(self, timeout: float | None) -> None:
         source = self.source
@@ -288,21 +348,21 @@ class Future(concurrent.futures.Future[R]):
             source.flush()
             source.check_may_block()
         wait = None if current.variable.get(None) is None else self._begin_to_wait(waiting.running_thread())
-        waiter = threading.Lock()
-        waiter.acquire()
+        waiter = _Sleeper()
+        lock = waiter.lock
         self._add_waiter(waiter)
         end = math.inf if timeout is None else time.monotonic() + timeout
         looks = waiting.may_be_behind() if wait is None else wait.may_be_circle
-        look = _FIRST_LOOK if looks else math.inf
-        is_green = type(waiter) is not _Lock  # of gevent or eventlet: whoever has the result may not be able to wake it
-        most = _FIRST_LOOK if is_green else threading.TIMEOUT_MAX
+        look = _FIRST_LOOK if looks or type(lock) is not _Lock else threading.TIMEOUT_MAX
+        is_woken = False
         try:
-            while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, most))):
-                if self._status is not PENDING:
+            while True:
+                is_woken = lock.acquire(timeout=max(0.0, min(end - time.monotonic(), look)))
+                if is_woken or self._status is not PENDING:
                     break
                 if time.monotonic() >= end:
                     raise TimeoutError
-                if is_green:
+                if type(lock) is not _Lock:  # of gevent or eventlet: whoever has the result may not be able to wake it
                     continue
                 look *= 2
                 with self._leaving(waiter):
@@ -310,10 +370,11 @@ class Future(concurrent.futures.Future[R]):
                         wait.check()
                     elif (batch := waiting.batch_behind(self)) is not None:
                         wait = waiting.begin(self, batch)
-        except BaseException:
-            self._discard(waiter)
-            raise
         finally:
+            if not is_woken and not self._discard(waiter) and waiter.may_queue:
+                lock.acquire(timeout=_FIRST_LOOK)  # it is in a queue, or will be in a moment
+            if waiter.queue is not None:
+                waiter.queue.wake_next()
             if wait is not None:
                 wait.end()
 
@@ -335,7 +396,7 @@ class Future(concurrent.futures.Future[R]):
             wait.end()
             self._leave(fn)
 
-        self._add_waiter(_EndOfWait(wait))
+        self._add_waiter(wait)
         wait.watch(lambda: self._status is not PENDING, fail)
 
     def _begin_for_base(self) -> None:
@@ -347,10 +408,10 @@ class Future(concurrent.futures.Future[R]):
         source.check_may_block()
         wait = self._begin_to_wait(None)
         if wait is not None:
-            self._add_waiter(_EndOfWait(wait))
+            self._add_waiter(wait)
 
     @contextlib.contextmanager
-    def _leaving(self, waiter: Waiter) -> Iterator[None]:
+    def _leaving(self, waiter: Any) -> Iterator[None]:
         """Whoever gets a RuntimeError waits no longer; `waiter` is what it waited with, if it did already."""
         try:
             yield
@@ -358,20 +419,18 @@ class Future(concurrent.futures.Future[R]):
             self._leave(waiter)  # or it would be computed for nobody, and do the same again
             raise
 
-    def _leave(self, waiter: Waiter) -> None:
-        """A task that awaited it was cancelled; if nobody else waits, nobody needs it."""
+    def _leave(self, waiter: Any) -> None:
+        """Whoever waited with this does not any more; if nobody else waits, nobody needs it."""
         self._discard(waiter)
-        if waiter is self._first_waiter:
-            self._first_waiter = None
-        elif self._is_awaited and self._first_waiter is not None:
-            return
-        if not self._is_mirrored and all(isinstance(other, _EndOfWait) for other in self._waiting or ()):
+        if not self._is_mirrored and all(isinstance(other, waiting.Wait) for other in self._waiting):
             self.cancel()
 
-    def _discard(self, waiter: Waiter) -> None:
+    def _discard(self, waiter: Any) -> bool:
+        """Do not tell it; False if it is told, or was."""
         with contextlib.suppress(ValueError):
-            if self._waiting is not None:
-                self._waiting.remove(waiter)
+            self._waiting.remove(waiter)
+            return True
+        return False
 
     def _withdraw(self, status: str, error: BaseException | None) -> None:
         """It is of no use to anybody any more."""
@@ -395,7 +454,7 @@ class Future(concurrent.futures.Future[R]):
 class _Untold:
     """What a call failed with that nobody has asked for: it goes to the log when the future is let go."""
 
-    def __init__(self, error: BaseException, source: Source | None) -> None:
+    def __init__(self, error: BaseException, source: waiting.Source | None) -> None:
         self.is_told = type(error) is errors.Closed  # of which whoever closes knows
         self._words = errors.describe(error)
         self._name = getattr(getattr(source, "replier", None), "name", "a batched function")
@@ -420,113 +479,71 @@ class _OnLoop:
                 self._loop.call_soon_threadsafe(self.function, future)
 
 
-class _EndOfWait:
-    """Among a future's callbacks: it ends a wait."""
-
-    def __init__(self, wait: waiting.Wait) -> None:
-        self._wait = wait
-
-    def __call__(self, future: Future[Any]) -> None:
-        self._wait.end()
-
-
 # --- the one place that hands over outcomes ---------------------------------------------------------------------
 
 
 def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
     """Settle futures with results or exceptions, and tell who waits for them. Those that are done stay as they are.
 
-    Returns how many were settled.
+    All of them have their outcomes before the first callback runs. Returns how many were settled.
     """
-    count = 0
-    watched: list[Future[Any]] = []
-    waiters: list[asyncio.Future[None]] = []
+    settled: list[Future[Any]] = []
     try:
         with _transitions:
             for future, result, error in outcomes:
                 if future._status is not PENDING:
                     continue
-                count += 1
-                if future._first_waiter is not None:
-                    waiters.append(future._first_waiter)
                 future._value = result
                 if error is not None:
                     future._error = error
                     future._trace = carpool_errors.raw(error, "__traceback__")
-                    if not (future._is_awaited or future._waiting or future._is_mirrored):
+                    if not (future._waiting or future._is_mirrored):
                         future._untold = _Untold(error, future.source)
                 future._status = status
                 future.source = None
-                if future._waiting is not None:
-                    watched.append(future)
+                settled.append(future)
     finally:  # also after an interrupt
-        _tell(watched, waiters)
-    return count
+        _tell(settled)
+    return len(settled)
 
 
-def settle_all(settled: Sequence[Future[Any]], results: Sequence[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """As `settle`, for many results that are no exceptions, of futures that were all made for this loop."""
-    watched: list[Future[Any]] = []
-    waiters: list[asyncio.Future[None] | None] = []
-    try:
-        with _transitions:
-            for future, result in zip(settled, results, strict=True):
-                if future._status is PENDING:
-                    waiters.append(future._first_waiter)
-                    future._value = result
-                    future._status = FINISHED
-                    future.source = None
-                    if future._waiting is not None:
-                        watched.append(future)
-    finally:
-        if watched:
-            _tell(watched, [waiter for waiter in waiters if waiter is not None])
-        else:
-            _wake_on(loop, waiters)
-
-
-def _tell(settled: Iterable[Future[Any]], waiters: list[asyncio.Future[None]]) -> None:
-    """Tell threads and callbacks, and wake the tasks that await these or `waiters`, those of a loop by one call."""
-    interrupt: KeyboardInterrupt | None = None
+def _tell(settled: Iterable[Future[Any]]) -> None:
+    """Wake threads and tasks that wait for these, those of a loop by one call of it; then call the callbacks."""
+    threads: list[_Sleeper] = []
+    tasks: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
+    callbacks: list[tuple[Callable[[Future[Any]], object], Future[Any]]] = []
     for future in settled:
         if future._is_mirrored:
             future._mirror()
-        waiting = future._waiting if future._waiting is not None else []
+        waiting = future._waiting
         while waiting:
             try:
                 waiter = waiting.pop(0)
             except IndexError:  # another thread took it
                 break
-            kind = type(waiter)
-            if kind is not _Lock and asyncio.isfuture(waiter):
-                waiters.append(waiter)
-            elif kind is _Lock or not callable(waiter):  # gevent and eventlet have locks of their own
-                waiter.release()
+            if type(waiter) is Waiter:
+                tasks.setdefault(waiter.loop, []).append(waiter)
+            elif type(waiter) is not _Sleeper:
+                callbacks.append((waiter, future))
+            elif waiter.may_queue:
+                threads.append(waiter)
             else:
-                try:
-                    waiter(future)
-                except KeyboardInterrupt as error:
-                    interrupt = error  # once everybody was told
-                except BaseException:
-                    log.exception("a callback of a future raised an exception")
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None] | None]] = {}
-    for waiter in waiters:
-        by_loop.setdefault(waiter.get_loop(), []).append(waiter)
-    for loop, those in by_loop.items():
-        _wake_on(loop, those)
+                waiter.lock.release()
+    if threads:
+        _WakingQueue(threads)
+    for loop, waiters in tasks.items():
+        if loop is current.loop():
+            loop.call_soon(_wake, loop, iter(waiters))
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
+                loop.call_soon_threadsafe(_wake, loop, iter(waiters))
+    interrupt: KeyboardInterrupt | None = None
+    for callback, future in callbacks:
+        try:
+            callback(future)
+        except KeyboardInterrupt as error:
+            interrupt = error  # once everybody was told
+        except BaseException:
+            log.exception("a callback of a future raised an exception")
     if interrupt is not None:
         raise interrupt
-
-
-def _wake_on(loop: asyncio.AbstractEventLoop, waiters: Sequence[asyncio.Future[None] | None]) -> None:
-    if loop is current.loop():
-        _wake(waiters)
-    else:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
-            loop.call_soon_threadsafe(_wake, waiters)
-
-
-def _wake(waiters: Iterable[asyncio.Future[None] | None]) -> None:
-    for waiter in waiters:
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)

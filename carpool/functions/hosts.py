@@ -388,7 +388,7 @@ class _Task:
     def __init__(self, host: EventLoop, batch: work.Work, done: Callable[[driver.Outcome], None]) -> None:
         self.done = done
         self._host = host
-        self._is_abandoned = self._is_done = False
+        self._is_abandoned = False
         # Not by the loop's factory: an eager task would run at once, in the midst of the sequence.
         self._task = asyncio.Task(self._carry(batch), loop=host.loop, name="carpool batch", context=batch.context())
         batch.batch.about.task = weakref.ref(self._task)
@@ -402,16 +402,14 @@ class _Task:
     async def _carry(self, batch: work.Work) -> None:
         outcome = await self._host.run(batch)
         # As the task's last act, and not by its callback, which would be a turn of the loop later.
-        self._is_done = True
+        self._task.remove_done_callback(self._ended)
         self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else outcome)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """It was cancelled, perhaps before it began."""
-        if not self._is_done:
-            self._is_done = True
-            error = None if task.cancelled() else task.exception()
-            outcome = None if error is None else errors.Raised(error)
-            self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else outcome)
+        error = None if task.cancelled() else task.exception()
+        outcome = None if error is None else errors.Raised(error)
+        self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else outcome)
 
 
 class _Background:

@@ -171,6 +171,23 @@ class Options:
         """`cost`, `length` or `key` as a function of an item with what it has of its own."""
         return (lambda item: measure(*item)) if self.each else measure
 
+    def measured(self, payload: Sequence[Any], rows: int) -> Sequence[Any]:
+        """Items with what is measured of them. Rows of a merged one share its cost, and all are as long as it is.
+
+        Raises what `cost` and `length` raise, and TypeError or ValueError for what is no number of at least 0, or for a
+        length that is no whole number up to 2**40.
+        """
+        if self.cost is self.length is None:
+            return payload
+        made = Measured(payload)
+        share = rows // len(payload)  # of one item that is merged, all of them
+        if self.cost is not None:
+            made.costs = [_cost(each) / share for each in map(self.of_item(self.cost), payload) for _ in range(share)]
+        if self.length is not None:
+            lengths = map(self.of_item(self.length), payload)
+            made.lengths = [whole("what length returns", each, 0, _LONGEST) for each in lengths for _ in range(share)]
+        return made
+
     @property
     def shares_in_flight(self) -> bool:
         """Whether equal calls are one call, from the first until that has its answer."""
@@ -255,49 +272,26 @@ def check_names(where: str, chosen: Mapping[str, Any], allowed: Sequence[str]) -
             raise TypeError(f"{where} has no option {name}; {hint}there are: {', '.join(allowed)}")
 
 
-class Costed(list[Any]):
+class Measured(list[Any]):
     """Items of a call with what each costs, and how long it is, as far as that is measured."""
 
     costs: Sequence[float]
     lengths: Sequence[int]
 
 
-def costed(cost: Callable[[Any], float], payload: Sequence[Any], rows: int) -> Costed:
-    """Items with what they cost; a merged item's cost is spread over its rows.
-
-    Raises what `cost` raises, and ValueError if that is no number of at least 0.
-    """
-    made = Costed(payload)
-    costs: list[float] = []
-    for item in payload:
-        returned = cost(item)
-        try:
-            costs.append(found := number("cost", returned))
-        except TypeError:
-            found = -1.0
-        if not 0 <= found < math.inf:
-            raise ValueError(f"cost must return a number of at least 0 for an item, not {returned!r}")
-    made.costs = costs if rows == len(payload) else [costs[0] / rows] * rows
-    return made
+def _cost(returned: Any) -> float:
+    with contextlib.suppress(TypeError):
+        if 0 <= (found := number("cost", returned)) < math.inf:
+            return found
+    raise ValueError(f"cost must return a number of at least 0 for an item, not {returned!r}")
 
 
-def lengthy(length: Callable[[Any], int], payload: Sequence[Any], rows: int) -> Costed:
-    """Items with how long they are; all rows of a merged item are as long as it is.
-
-    Raises what `length` raises, and TypeError or ValueError if that is no whole number from 0 to 2**40.
-    """
-    made = payload if isinstance(payload, Costed) else Costed(payload)
-    lengths = [whole("what length returns", length(item), 0, _LONGEST) for item in payload]
-    made.lengths = lengths if rows == len(payload) else lengths * rows
-    return made
-
-
-def row_costs(payload: Costed, start: int, stop: int) -> Sequence[float]:
+def row_costs(payload: Measured, start: int, stop: int) -> Sequence[float]:
     """The scheduler's measure: what rows `start` to `stop` cost."""
     return payload.costs[start:stop]
 
 
-def row_lengths(payload: Costed, start: int, stop: int) -> Sequence[int]:
+def row_lengths(payload: Measured, start: int, stop: int) -> Sequence[int]:
     """Likewise: how long they are."""
     return payload.lengths[start:stop]
 

@@ -47,7 +47,7 @@ class Channel:
     # Mutable state: results that were not read yet; who waits for the next; whether more will come, and why not. The
     # waiters are looked at last, so that a reader who looks after it put its waiter there misses nothing.
     def __init__(self) -> None:
-        self.source: futures.Source | None = None
+        self.source: waiting.Source | None = None
         self.results: deque[Any] = deque()
         self.is_open = True
         self.error: Exception | None = None
@@ -79,9 +79,10 @@ class Channel:
         for waiter in self.waiting:
             waiter.forget_locks()
 
-    def answered(self, parts: Sequence[Any]) -> None:
-        """The function came to its end."""
+    def answered(self, parts: Sequence[Any]) -> list[futures.Settling]:
+        """The function came to its end. There is no future to be settled."""
         self._end(None)
+        return []
 
     def refused(self, error: Exception) -> None:
         """Nothing more will come, because of this."""

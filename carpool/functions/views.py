@@ -208,10 +208,7 @@ class View:
         if chosen.merge is not None:
             rows, merge_key, item = merging.taken(chosen.merge, payload[0])
             queue_key, payload = (queue_key, merge_key), (item,)
-        if chosen.cost is not None:
-            payload = options.costed(chosen.of_item(chosen.cost), payload, rows)
-        if chosen.length is not None:
-            payload = options.lengthy(chosen.of_item(chosen.length), payload, rows)
+        payload = chosen.measured(payload, rows)
         call = calls.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout, priority=self._priority)
         call.arguments, call.owner, call.replier = arguments, self._owner, by
         call.cached_under = cached_under
@@ -322,7 +319,7 @@ class Batched(View, Generic[P, T, R]):
         if payload:
             self._submit(by, future, payload, args, kwargs)
         else:
-            future.answered([])
+            futures.settle(future.answered([]))
         return cast(futures.Future[list[R]], future)
 
     def warm_up(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[list[Any]]:

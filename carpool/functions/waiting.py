@@ -55,10 +55,27 @@ Need = tuple[Batcher, "messages.Request | None"]
 
 
 class Source(Protocol):
-    """Where what one waits for comes from."""
+    """Where an outcome, or a stream, comes from."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its batch has left."""
+        ...
+
+    def flush(self) -> None:
+        """Let what was called before begin, in case the caller blocks its event loop."""
+        ...
+
+    def withdraw(self, future: Any) -> None:
+        """Nobody waits for this outcome any more."""
+        ...
+
+    def check_may_block(self) -> None:
+        """Raises RuntimeError if the running thread would wait for itself."""
+        ...
 
     def needs(self) -> Iterable[Need]:
-        """What has to be answered for that."""
+        """What has to be answered for it."""
         ...
 
 
@@ -96,7 +113,11 @@ class Wait:
         self._batch = batch
         self._by = by
 
-    def end(self, _: Any = None) -> None:
+    def __call__(self, awaited: Any) -> None:
+        """As a future's callback: it ends with that."""
+        self.end()
+
+    def end(self) -> None:
         """It has ended."""
         with contextlib.suppress(ValueError):
             self._batch.about.remove(self)

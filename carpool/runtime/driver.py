@@ -187,7 +187,7 @@ class Driver:
         if not arrived:
             return
         self._arrived = []
-        core, timer = self.core, self._timer
+        core = self.core
         effects: list[messages.Effect] = []
         try:
             if core.has_room(arrived):
@@ -199,10 +199,13 @@ class Driver:
             self._observer.bug("calls could not be taken for a reason that is a bug", error)
             told = {effect.request for effect in effects if isinstance(effect, messages.Refuse)}
             effects += core.give_up([call for call in arrived if call not in told])
-        is_next = core.asking.at < timer.due_at
+        self._after_arrivals(arrived, effects)
+
+    def _after_arrivals(self, arrived: Sequence[messages.Request], effects: Sequence[messages.Effect]) -> None:
+        due_at = self._timer.due_at
+        is_next = self.core.asking.at < due_at
         if not effects and not is_next:
             # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
-            due_at = timer.due_at
             for call in arrived:
                 is_next = is_next or call.deadline < due_at
         if effects or is_next:
@@ -211,7 +214,7 @@ class Driver:
     def submit_all(self, calls: Sequence[messages.Request]) -> None:
         """Put calls in that came at the same moment, at once."""
         self.flush()
-        self._carry_out(self.core.submit_all(calls))
+        self._after_arrivals(calls, self.core.submit_all(calls))
 
     def cancel(self, call: messages.Request) -> None:
         """The caller left; it will not be answered."""

@@ -34,9 +34,7 @@ class Out:
 
 
 class Loop:
-    """Stands for an event loop whose futures nobody awaits."""
-
-    def create_future(self) -> None: ...
+    """Stands for an event loop on which nobody awaits anything."""
 
     def call_soon_threadsafe(self, function: Callable[..., object], *args: Any) -> None: ...
 

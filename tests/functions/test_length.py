@@ -52,5 +52,6 @@ async def test_a_call_raises_at_once_what_is_wrong_with_its_length(returned, err
 
 
 def test_all_rows_of_a_merged_item_are_as_long_as_it_is():
-    assert options.lengthy(len, ["abc"], 2).lengths == [3, 3]
-    assert options.lengthy(len, ["abc", "d"], 2).lengths == [3, 1]
+    chosen = options.Options(length=len)
+    assert chosen.measured(["abc"], 2).lengths == [3, 3]
+    assert chosen.measured(["abc", "d"], 2).lengths == [3, 1]

@@ -122,7 +122,7 @@ def test_numbers_of_other_kinds_are_numbers(kind: Any) -> None:
     found = (chosen.max_latency, chosen.slo, chosen.timeout, chosen.max_batch_cost)
     assert found == (1, 2, 3, 4)
     assert {type(each) for each in found} <= {int, float}
-    assert options.costed(kind, [3], 1).costs == [3]
+    assert chosen.measured([3], 1).costs == [3]
 
 
 def test_whole_numbers_of_other_kinds_are_whole_numbers() -> None:
@@ -134,4 +134,4 @@ def test_whole_numbers_of_other_kinds_are_whole_numbers() -> None:
         with pytest.raises(TypeError, match="max_batch_size must be a whole number"):
             options.Options(max_batch_size=truth)
         with pytest.raises(ValueError, match="cost must return a number"):
-            options.costed(lambda _, truth=truth: truth, [1], 1)
+            options.Options(cost=lambda _, truth=truth: truth, max_batch_cost=1).measured([1], 1)

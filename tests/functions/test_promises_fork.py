@@ -414,3 +414,88 @@ def test_no_batch_of_a_child_has_an_id_of_its_parents() -> None:
     os.waitpid(child, 0)
     """)
     assert len(set(said)) == 2
+
+
+def test_a_fork_while_another_thread_hands_out_results() -> None:
+    """It has taken them from where they wait, and in the child it is not there to go on."""
+    said = run_program(
+        FUNCTIONS
+        + """
+from carpool.functions import batcher
+hands_out, may_go_on = threading.Event(), threading.Event()
+plain = batcher.Batcher._hand_out
+def slow(self, answers):
+    hands_out.set()
+    may_go_on.wait(10)
+    plain(self, answers)
+batcher.Batcher._hand_out = slow
+release.set()
+futures = [held(1), held.map([2, 3])]
+hands_out.wait(10)
+in_child(lambda: say("child", [seen(future) for future in futures]))
+may_go_on.set()
+say("parent", [seen(future) for future in futures])
+"""
+    )
+    assert said == ["child ['Closed', 'Closed']", "parent [2, [4, 6]]"]
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["being taken", "queued"])
+def test_a_fork_while_another_thread_takes_calls(taken: bool) -> None:
+    said = run_program(
+        FUNCTIONS
+        + f"""
+from carpool.functions import batcher
+takes, may_go_on = threading.Event(), threading.Event()
+plain = batcher.Batcher._submit
+def slow(self, arrived):
+    takes.set()
+    may_go_on.wait(10)
+    plain(self, arrived)
+batcher.Batcher._submit = slow
+release.set()
+futures = []
+threads = [threading.Thread(target=lambda: futures.append(held(1)))]
+made = []
+new = batcher.Batcher.submit
+def submit(self, call, loop):
+    made.append(call.futures[0])
+    new(self, call, loop)
+batcher.Batcher.submit = submit
+threads[0].start()
+takes.wait(10)
+if not {taken}: made.append(held(2))
+def child():
+    batcher.Batcher._submit = plain
+    say("child", {{seen(future) for future in made}}, seen(held(3)))
+in_child(child)
+may_go_on.set()
+threads[0].join()
+say("parent", {{seen(future) for future in made}} <= {{2, 4}})
+"""
+    )
+    assert said == ["child {'Closed'} 6", "parent True"]
+
+
+def test_what_the_parent_was_about_to_close_is_open_in_the_child() -> None:
+    said = run_program(
+        FUNCTIONS
+        + """
+release.set()
+say(held(1).result(5))
+made = held._site.batchers[0]
+with made._lock:
+    closing = []
+    thread = threading.Thread(target=lambda: closing.append(made.close()))
+    thread.start()  # somebody else is at it, so it is queued
+    thread.join()
+    pid = os.fork()
+if not pid:
+    say("child", seen(closing[0]), seen(held(2)))
+    os._exit(0)
+os.waitpid(pid, 0)
+made.mark()
+say("parent", seen(closing[0]), seen(held(3)))
+"""
+    )
+    assert said == ["2", "child None 4", "parent None Closed"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -554,3 +556,47 @@ def test_a_thousand_threads_are_each_answered() -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert found == {item: 2 * item for item in range(1000)}
+
+
+# --- threads that wait for one batch ------------------------------------------------------------------------------
+
+
+def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another() -> None:
+    sleepers = [futures._Sleeper() for _ in range(4)]
+    queue = futures._WakingQueue(sleepers)
+
+    def woken() -> list[bool]:
+        return [not sleeper.lock.locked() for sleeper in sleepers]
+
+    assert woken() == [True, False, False, False]
+    queue.wake_next()
+    assert woken() == [True, True, False, False]
+    queue.wake_next()  # the time of the fourth was up, say
+    queue.wake_next()
+    assert woken() == [True] * 4
+    queue.wake_next()
+
+
+def test_all_threads_are_woken_once_one_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others compute in Python, each that is woken has to wait for the interpreter's lock."""
+    sleepers = [futures._Sleeper() for _ in range(4)]
+    queue = futures._WakingQueue(sleepers)
+    monkeypatch.setattr(futures, "_SLOW_TO_WAKE", -1.0)
+    queue.wake_next()
+    assert not any(sleeper.lock.locked() for sleeper in sleepers)
+
+
+@pytest.mark.parametrize("way", [WAYS[0]], ids=lambda way: way.kind)
+def test_threads_whose_time_is_up_as_the_results_come_leave_nobody_asleep(way: Way) -> None:
+    function = way.batched(lambda items: time.sleep(0.01) or items, max_batch_size=8, max_latency=PATIENCE)
+
+    def ask(item: int) -> Any:
+        try:
+            return function(item).result(0.01 if item % 2 else PATIENCE)
+        except TimeoutError:
+            return item
+
+    for _ in range(20):
+        begin = time.monotonic()
+        assert in_threads(*[functools.partial(ask, item) for item in range(8)]) == list(range(8))
+        assert time.monotonic() - begin < PATIENCE / 2

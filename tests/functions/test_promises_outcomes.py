@@ -7,6 +7,7 @@ import collections
 import contextlib
 import ctypes
 import gc
+import queue
 import threading
 import traceback
 import weakref
@@ -77,6 +78,17 @@ async def test_each_call_has_its_own_result(way: Way) -> None:
     function = way.batched(recorded, **TOGETHER)
     assert await way.call_all(function, [1, 2, 3, 4, 5, 6]) == [2, 4, 6, 8, 10, 12]
     assert recorded.calls == [[1, 2, 3], [4, 5, 6]]
+
+
+@every_way
+async def test_no_callback_runs_before_all_calls_of_the_batch_have_their_results(way: Way) -> None:
+    function = way.batched(Recorded(double), **TOGETHER)
+    seen: queue.SimpleQueue[list[bool]] = queue.SimpleQueue()
+    several = [function(1), function.using(timeout=PATIENCE)(2), function.map([3])]
+    for future in several:
+        future.add_done_callback(lambda _: seen.put([each.done() for each in several]))
+    assert [await each for each in several] == [2, 4, [6]]
+    assert [await asyncio.to_thread(seen.get, timeout=PATIENCE) for _ in several] == [[True] * 3] * 3
 
 
 @every_way

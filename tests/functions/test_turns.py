@@ -12,6 +12,7 @@ import pytest
 
 import carpool
 from carpool.functions import calls, futures
+from tests.functions import driven
 from tests.functions.driven import DrivenFunction, Item
 from tests.functions.programs import run_program
 from tests.functions.ways import PATIENCE, WAYS, Gate, Recorded, Way, double, kinds
@@ -303,30 +304,22 @@ def test_a_fork_within_a_turn_leaves_the_child_nothing_of_it() -> None:
     assert said == ["4", "Closed", "2"]
 
 
-class Interfering:
-    """Stands for an event loop; another thread acts just as somebody calls."""
-
-    act: Any = staticmethod(lambda: None)
-
-    def create_future(self) -> None:
-        self.act()
-
-    def call_soon_threadsafe(self, function: Any, *args: Any) -> None: ...
-
-
-def test_who_joins_a_turn_as_another_thread_ends_it_is_in_it_or_is_told() -> None:
-    loop = Interfering()
-    turn = calls.Turn((), None, 0, loop, 8, threading.RLock(), lambda: None)  # type: ignore[arg-type]
+def test_who_joins_a_turn_as_another_thread_ends_it_is_in_it_or_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = calls.Turn((), None, 0, driven.Loop(), 8, threading.RLock(), lambda: None)  # type: ignore[arg-type]
     first = turn.join("first")
-    loop.act = turn.close
+
+    def act() -> contextvars.Context:  # just as somebody calls
+        turn.close()
+        return contextvars.copy_context()
+
+    monkeypatch.setattr(calls, "_copy_context", act)
     assert turn.join("late") is None
     assert turn.payload == ["first"]
     assert turn.futures == [first]
     assert turn.join("later") is None
 
 
-@pytest.mark.parametrize("of_a_turn", [True, False])
-def test_who_begins_to_wait_as_the_result_comes_is_told(of_a_turn: bool) -> None:
+def test_who_begins_to_wait_as_the_result_comes_is_told() -> None:
     told: list[Any] = []
 
     class Late(futures.Future[Any]):
@@ -336,10 +329,7 @@ def test_who_begins_to_wait_as_the_result_comes_is_told(of_a_turn: bool) -> None
             super().__setattr__(name, value)
 
     future = Late()
-    if of_a_turn:
-        futures.settle_all([future], ["result"], Interfering())  # type: ignore[arg-type]
-    else:
-        futures.settle([(future, "result", None)])
+    futures.settle([(future, "result", None)])
     assert told == [future]
     assert future.result() == "result"
 
