@@ -331,7 +331,7 @@ class Batcher:
 
     def after_fork(self) -> None:
         """In the child: what the parent accepted is the parent's."""
-        self.under_way.forget_locks()
+        self.under_way = collected.UnderWay()
         # Threads that are not here were at these.
         unfinished = [*self._doing, *itertools.chain(*self._telling.values()), (_nothing_to_tell, (self._leaving,))]
         self._begin_anew("this is a fork of the process that called", unfinished, is_fork=True)
@@ -509,11 +509,7 @@ class Batcher:
         if tracing is not None and not is_fork:
             tracing.forget()
         refusals = [each for call in lost for each in call.refusals(failures.Closed(f"{self.name}: {words}"))]
-        if is_fork:
-            for call in lost:
-                for tag in call.tags():
-                    tag.forget_locks()
-        else:  # that happened in the parent
+        if not is_fork:  # else that happened in the parent
             self.recorder.refused(failures.Closed(), sum([call.callers for call in lost]))
         futures.settle([*refusals, *((future, None, None) for future in closing)])
 

@@ -167,11 +167,6 @@ class UnderWay:
             if joined is not None:
                 return joined
 
-    def forget_locks(self) -> None:
-        """After a fork: whoever held them is not there any more."""
-        for shared in self._calls.values():
-            shared.forget_locks()
-
     def _forget(self, same: Hashable, shared: _Shared, _: object) -> None:
         if self._calls.get(same) is shared:
             del self._calls[same]
@@ -186,16 +181,7 @@ class _Shared(_Parts):
         super().__init__([self.leader], are_cancelled=True)
         self._callers: set[futures.Future[Any]] = set()
         self._is_open = True
-        self._begin()
-
-    def _begin(self) -> None:
         self._lock = threading.RLock()  # the garbage collector may come round and let one go
-
-    def forget_locks(self) -> None:
-        """After a fork."""
-        self._begin()
-        for future in self._callers:
-            future.forget_locks()
 
     def join(self) -> futures.Future[Any] | None:
         """One caller more, or None if all have left."""

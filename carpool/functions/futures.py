@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -47,17 +48,25 @@ _SLOW_TO_WAKE = 0.001
 _transitions = threading.RLock()
 
 
+Settling = tuple["Future[Any]", Any, BaseException | None]
+"""A future with its result, or with an exception."""
+
+
+# Those that have a state of the base class as well.
+_mirrored: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
+
+
 def _after_fork() -> None:
-    global _transitions  # another thread may have held it
+    """Other threads may have held these locks, and are not there any more."""
+    global _transitions
     _transitions = threading.RLock()
+    for future in list(_mirrored):
+        concurrent.futures.Future.__init__(future)
+        future._mirror()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-Settling = tuple["Future[Any]", Any, BaseException | None]
-"""A future with its result, or with an exception."""
 
 
 class Waiter:
@@ -311,14 +320,13 @@ class Future(concurrent.futures.Future[R]):
                 self._is_told()
                 super().__init__()
                 self._is_mirrored = True
-            is_done = self._status is not PENDING
-        if is_done:
-            self._mirror()
+                _mirrored.add(self)
+        self._mirror()
         return getattr(self, name)
 
     def _mirror(self) -> None:
-        """Let those know that look at the base class's state."""
-        if super().done():
+        """Let those know that look at the base class's state, if it is done."""
+        if self._status is PENDING or super().done():
             return
         if self._status is CANCELLED:
             super().cancel()
@@ -327,11 +335,6 @@ class Future(concurrent.futures.Future[R]):
             super().set_exception(self._error)
         else:
             super().set_result(self._value)
-
-    def forget_locks(self) -> None:
-        """After a fork: whoever held them is not there any more."""
-        if self._is_mirrored:
-            super().__init__()
 
     # --- internals ---------------------------------------------------------------------------------------------
 

@@ -74,11 +74,6 @@ class Channel:
             self.results.append(result)
             self._wake()
 
-    def forget_locks(self) -> None:
-        """After a fork."""
-        for waiter in self.waiting:
-            waiter.forget_locks()
-
     def answered(self, parts: Sequence[Any]) -> list[futures.Settling]:
         """The function came to its end. There is no future to be settled."""
         self._end(None)
