@@ -104,15 +104,16 @@ def test_each_program_shows_what_it_prints_or_is_tried_out() -> None:
     assert [each.heading for each in PROGRAMS if each.printed is None and each.source.strip()] == [*TRIALS]
 
 
-def test_the_table_of_options_names_each_with_its_default() -> None:
-    rows = re.findall(r"(?m)^\| `(\w+)` \| `([^`]+)` \|", LIBRARY.read_text())
+def test_the_list_of_options_names_each_with_its_default() -> None:
+    section = LIBRARY.read_text().partition("\n## Options\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^- `(\w+)` \(`([^`]+)`\)", section)
     assert rows == [(each.name, repr(each.default)) for each in dataclasses.fields(options.Options)]
 
 
-def test_the_table_of_errors_names_each_that_the_library_exports() -> None:
+def test_the_list_of_errors_names_each_that_the_library_exports() -> None:
     section = LIBRARY.read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
     exported = {name for name in carpool.__all__ if _is_error(getattr(carpool, name))}
-    assert set(re.findall(r"(?m)^\| `(\w+)` \|", section)) == exported - {"CarpoolError"}
+    assert set(re.findall(r"(?m)^- `(\w+)`", section)) == exported - {"CarpoolError"}
 
 
 def _is_error(value: object) -> bool:
