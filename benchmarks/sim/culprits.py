@@ -89,10 +89,14 @@ class Run:
         self.random = random.Random(f"culprits {scene.seed}")
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self.sequence = itertools.count()
-        bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.005 if scene.policy == "window" else 0.5)
-        bounds.max_in_flight = 1 if scene.policy == "window" else 8
-        bounds.learns_in_flight = scene.policy != "window"
-        policy: policy.Policy = window.Window(bounds) if scene.policy == "window" else adaptive.Adaptive(bounds)
+        is_window = scene.policy == "window"
+        bounds = limits.Limits(
+            max_batch_size=SIZE,
+            max_latency=0.005 if is_window else 0.5,
+            max_in_flight=1 if is_window else 8,
+            learns_in_flight=not is_window,
+        )
+        policy: policy.Policy = window.Window(bounds) if is_window else adaptive.Adaptive(bounds)
         ids = itertools.count()
         self.core = scheduler.Scheduler(bounds, policy, lambda: self.now, lambda: str(next(ids)), TRAITS)
         self.free_at = 0.0

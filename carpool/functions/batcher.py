@@ -12,6 +12,7 @@ scheduler is asked once for all of them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
@@ -39,7 +40,7 @@ from carpool.functions import (
 )
 from carpool.functions import errors as failures
 from carpool.runtime import driver
-from carpool.scheduling import limits, messages, policy, window
+from carpool.scheduling import messages, policy, window
 
 log = logging.getLogger("carpool.functions")
 
@@ -153,8 +154,7 @@ class Batcher:
 
     def _start(self) -> None:
         """Begin with a scheduler that has nothing. What is queued stays: who queues something else misses nothing."""
-        self.limits = limits.Limits()
-        self.options.fill(self.limits, self._most, self._learns_in_flight)
+        self.limits = self.options.limits(self._most, self._learns_in_flight)
         self.core = calls.Turns(self.limits, self._policy(), self.clock, _new_ids())
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
@@ -434,14 +434,13 @@ class Batcher:
     def _configure(self, chosen: options.Options) -> None:
         adapts, adapted = chosen.max_latency is None, self.options.max_latency is None
         self.options = chosen
-        chosen.fill(self.limits, self._most, self._learns_in_flight)
         self.core.part_waiting()
         self.host.set_most(self.options.max_in_flight or self._most)
         if adapts != adapted:
             self.core.policy = self._policy()
             for batch in self.core.in_flight:
                 self.core.policy.sent(batch, batch.dispatched)
-        self.driver.limits_changed()
+        self.driver.change_limits(chosen.limits(self._most, self._learns_in_flight))
 
     def _trace(self, make_tracing: MakeTracing | None) -> None:
         before = self.recorder.tracing
@@ -451,8 +450,7 @@ class Batcher:
 
     def _hurry(self) -> None:
         self._is_hurrying = True
-        self.limits.max_latency = 0.0
-        self.driver.limits_changed()
+        self.driver.change_limits(dataclasses.replace(self.limits, max_latency=0.0))
 
     def _close(self, timeout: float | None) -> None:
         is_first = not self._is_closed

@@ -217,21 +217,23 @@ class Options:
             return self.isolate and issubclass(type(error), Exception)
         return issubclass(type(error), self.isolate)
 
-    def fill(self, limits: core_limits.Limits, max_in_flight: int, learns_in_flight: bool) -> None:
-        """Write the numbers into the scheduler's limits; the last two are used where `max_in_flight` was not chosen."""
-        limits.max_batch_size = self.max_batch_size
-        limits.max_latency = math.inf if self.max_latency is None else self.max_latency
-        limits.slo = math.inf if self.slo is None else _SLO_SHARE * self.slo
-        limits.timeout = math.inf  # each call brings its own
-        limits.max_in_flight = self.max_in_flight or max_in_flight
-        limits.learns_in_flight = learns_in_flight and self.max_in_flight is None and self.max_latency is None
-        limits.max_queue_instances = sys.maxsize if self.max_queue is None else self.max_queue
-        limits.max_queue_bytes = sys.maxsize
-        limits.max_batch_cost = math.inf if self.max_batch_cost is None else self.max_batch_cost
-        limits.row_costs = None if self.cost is None else row_costs
-        limits.row_lengths = None if self.length is None else row_lengths
-        limits.allowed_sizes = tuple(self.allowed_batch_sizes)
-        limits.small_batch_threshold = self.small_batch_threshold
+    def limits(self, max_in_flight: int, learns_in_flight: bool) -> core_limits.Limits:
+        """The scheduler's; both arguments are used where `max_in_flight` was not chosen."""
+        return core_limits.Limits(
+            max_batch_size=self.max_batch_size,
+            max_latency=math.inf if self.max_latency is None else self.max_latency,
+            slo=math.inf if self.slo is None else _SLO_SHARE * self.slo,
+            timeout=math.inf,  # each call brings its own
+            max_in_flight=self.max_in_flight or max_in_flight,
+            learns_in_flight=learns_in_flight and self.max_in_flight is None and self.max_latency is None,
+            max_queue_instances=sys.maxsize if self.max_queue is None else self.max_queue,
+            max_queue_bytes=sys.maxsize,
+            max_batch_cost=math.inf if self.max_batch_cost is None else self.max_batch_cost,
+            row_costs=None if self.cost is None else row_costs,
+            row_lengths=None if self.length is None else row_lengths,
+            allowed_sizes=tuple(self.allowed_batch_sizes),
+            small_batch_threshold=self.small_batch_threshold,
+        )
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """With some options changed; raises TypeError for those that cannot be."""

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from carpool import errors
 from carpool.compiled import mypyc_attr
 from carpool.runtime import deadline_timer
-from carpool.scheduling import messages, scheduler
+from carpool.scheduling import limits, messages, scheduler
 
 log = logging.getLogger("carpool.runtime")
 
@@ -187,34 +187,17 @@ class Driver:
         if not arrived:
             return
         self._arrived = []
-        core = self.core
-        effects: list[messages.Effect] = []
         try:
-            if core.has_room(arrived):
-                effects += core.submit_all(arrived)
-            else:  # one after the other: what leaves makes room for the next
-                for call in arrived:
-                    effects += core.submit(call)
+            effects = self.core.submit_turn(arrived)
         except Exception as error:
             self._observer.bug("calls could not be taken for a reason that is a bug", error)
-            told = {effect.request for effect in effects if isinstance(effect, messages.Refuse)}
-            effects += core.give_up([call for call in arrived if call not in told])
-        self._after_arrivals(arrived, effects)
-
-    def _after_arrivals(self, arrived: Sequence[messages.Request], effects: Sequence[messages.Effect]) -> None:
-        due_at = self._timer.due_at
-        is_next = self.core.asking.at < due_at
-        if not effects and not is_next:
-            # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
-            for call in arrived:
-                is_next = is_next or call.deadline < due_at
-        if effects or is_next:
-            self._carry_out(effects)
+            effects = self.core.give_up(arrived)
+        self._carry_out(effects)
 
     def submit_all(self, calls: Sequence[messages.Request]) -> None:
         """Put calls in that came at the same moment, at once."""
         self.flush()
-        self._after_arrivals(calls, self.core.submit_all(calls))
+        self._carry_out(self.core.submit_all(calls))
 
     def cancel(self, call: messages.Request) -> None:
         """The caller left; it will not be answered."""
@@ -223,10 +206,10 @@ class Driver:
             self._observer.left(call)
         self._carry_out(self.core.cancel(call))
 
-    def limits_changed(self) -> None:
-        """The scheduler's limits were edited."""
+    def change_limits(self, changed: limits.Limits) -> None:
+        """Have the scheduler obey other limits."""
         self.flush()
-        self._carry_out(self.core.limits_changed())
+        self._carry_out(self.core.change_limits(changed))
 
     def reconsider(self) -> None:
         """The scheduler's policy was told something."""

@@ -1,18 +1,19 @@
 """The numbers the scheduler obeys, and who is refused because of them.
 
-The numbers are one mutable object, so that a change at run time reaches every part at once.
+The numbers are one object that every part has, so that a change at run time reaches all of them at once. None of them
+can write it: only the scheduler's event does, `Scheduler.change_limits`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from carpool import errors
 from carpool.scheduling import ledger
-from carpool.scheduling.messages import Batch, Request
+from carpool.scheduling.messages import Batch
 
 # Weight of the newest batch in the running means: the last ten or so decide.
 _EWMA = 0.2
@@ -33,7 +34,7 @@ def lengths(payload: Any, start: int, stop: int) -> list[int]:
     return [len(row) for row in payload[start:stop]]
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
     """Units: instances, bytes, seconds.
 
@@ -79,6 +80,11 @@ class Limits:
     priority_ageing: float = 1.0
     level_ageing: float = 60.0
 
+    def become(self, other: Limits) -> None:
+        """Have the numbers of another. For the scheduler alone, which lets all parts know."""
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, getattr(other, field.name))
+
 
 class Admission:
     """Refuses what does not fit; learns from batches that came back when to try again."""
@@ -90,27 +96,22 @@ class Admission:
         self._batch_rows = 0.0
         self._batches_out = 1.0
 
-    def has_room(self, waiting: int, size: int) -> bool:
-        """Whether so many instances may wait in all, and so many bytes more be held."""
-        memory = self._memory
-        return waiting <= self._limits.max_queue_instances and memory.held + size <= memory.limit
+    def refusal(self, rows: int, size: int, waiting: int, draining: bool) -> errors.CarpoolError | None:
+        """Why so many rows in so many bytes cannot be taken while so many instances wait, or None.
 
-    def refusal(self, request: Request, waiting: int, draining: bool) -> errors.CarpoolError | None:
-        """Why this request cannot be taken while so many instances wait, or None."""
+        If None is for those of several requests together, it is for each of them in turn.
+        """
         limits, memory = self._limits, self._memory
-        # As `has_room` tells, without two calls for each request.
-        has_room = waiting + request.rows <= limits.max_queue_instances
-        if has_room and memory.held + request.size <= memory.limit and not draining:
+        has_place = waiting + rows <= limits.max_queue_instances
+        if has_place and memory.held + size <= memory.limit and not draining:
             return None
         if draining:
             return errors.Draining()
-        if request.rows > limits.max_queue_instances or request.size > limits.max_queue_bytes:
+        if rows > limits.max_queue_instances or size > limits.max_queue_bytes:
             bounds = {"instances": limits.max_queue_instances, "bytes": limits.max_queue_bytes}
             most = " and ".join(f"{bound} {unit}" for unit, bound in bounds.items() if bound < math.inf)
-            return errors.PayloadTooLarge(
-                f"{request.rows} instances in {request.size} bytes; a request may have at most {most}"
-            )
-        if not has_room:
+            return errors.PayloadTooLarge(f"{rows} instances in {size} bytes; a request may have at most {most}")
+        if not has_place:
             return errors.Overloaded(f"{waiting} instances are waiting already", self.drain_seconds(waiting))
         return errors.MemoryFull(f"{memory.held} bytes are held already", self.drain_seconds(waiting))
 

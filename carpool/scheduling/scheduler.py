@@ -78,16 +78,16 @@ from carpool.scheduling.queues import Deadlines
 STATE = """
 attribute        what it is                                  written by
 backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _cut, _next_batch,
-                                                             give_up, _close, _keep_whole, limits_changed, _resize
+                                                             give_up, _close, _keep_whole, change_limits, _resize
 learned_limits   what the predictor takes in one call        _learn_from, _lessons, failed, _fill
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
                                                              _keep_whole, _fill, _next_batch, _next_after_failures,
-                                                             limits_changed, _resize, _learn_from
+                                                             change_limits, _resize, _learn_from
 in_flight        batches at the predictor, as they left      _fill, done, failed
 policy           what it learned of the predictor            submit, _accept_all, done, failed, _fill, _next_batch,
-                                                             limits_changed, and whoever calls reconsider
-limits           the numbers it obeys                        whoever calls limits_changed
-ledger           bytes held by open requests, and by others  _accept, _accept_all, _forget, limits_changed,
+                                                             change_limits, and whoever calls reconsider
+limits           the numbers it obeys                        change_limits
+ledger           bytes held by open requests, and by others  _accept, _accept_all, _forget, change_limits,
                                                              and all with reservations
 admission        the predictor's pace                        done
 own_time         what batching takes of its own core         whoever measures it, as the driver does
@@ -96,7 +96,8 @@ draining         nothing new is taken                        drain, abort
 asking           when to ask the policy again                _step, _submit_each
 _aborted         nothing is sent any more                    abort
 _deadlines       open requests by deadline                   _accept, _accept_all, _forget, poll, next_deadline
-bug              what failed that cannot, until it is told   _lost, done, _step, _close, and whoever tells of it
+bug              what failed that cannot, until it is told   submit_turn, _lost, done, _step, _close,
+                                                             and whoever tells of it
 _sequence        number of the request that came last        _accept, _accept_all, _readmit
 """
 """All mutable state of a `Scheduler`, and who writes it. A request carries its own: `messages.Request`."""
@@ -126,8 +127,8 @@ class Scheduler:
     """Owns every accepted request until it is answered, refused or cancelled; each happens exactly once.
 
     `clock` returns seconds and never goes back; `new_id` makes batch ids. `traits` are what requests may have in common
-    with rejected ones, the content first; without any, nobody is ever suspected. Limits may change at any time: call
-    `limits_changed()` afterwards.
+    with rejected ones, the content first; without any, nobody is ever suspected. Limits may change at any time, by
+    `change_limits`.
     """
 
     def __init__(
@@ -175,7 +176,8 @@ class Scheduler:
         ahead = backlog.rows
         if backlog.levels or request.priority:
             ahead = backlog.ahead_of(request.priority)  # those below it take no room from it
-        error = self.admission.refusal(request, ahead if is_calm else ahead + self.isolation.rows, self.draining)
+        waiting = ahead if is_calm else ahead + self.isolation.rows
+        error = self.admission.refusal(request.rows, request.size, waiting, self.draining)
         if error is None and not is_calm and self.isolation.suspects(request, now):
             return self._submit_suspect(request, now)
         if error is None:
@@ -209,6 +211,19 @@ class Scheduler:
         if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
             return ()
         return self._step(now)
+
+    def submit_turn(self, requests: Sequence[Request]) -> Sequence[Effect]:
+        """As `submit_all` if all have room, else one after the other: what leaves makes room for the next."""
+        if self.has_room(requests):
+            return self.submit_all(requests)
+        effects: list[Effect] = []
+        for request in requests:
+            try:
+                effects += self.submit(request)
+            except Exception as error:  # those before have left
+                self.bug = error
+                effects += self.give_up((request,))
+        return effects
 
     def cancel(self, request: Request) -> Sequence[Effect]:
         """The caller left. What still waits is dropped, what already travels is ignored when it comes back.
@@ -318,8 +333,9 @@ class Scheduler:
                 self._close(request)
         return [Refuse(request, errors.CarpoolError()) for request in requests]
 
-    def limits_changed(self) -> Sequence[Effect]:
-        """Apply changed limits to what already waits."""
+    def change_limits(self, limits: Limits) -> Sequence[Effect]:
+        """Obey other limits, also with what already waits."""
+        self.limits.become(limits)
         self.ledger.limit = self.limits.max_queue_bytes
         self.policy.predictor.limits_changed()
         self.backlog.refresh()
@@ -334,11 +350,11 @@ class Scheduler:
 
     def has_room(self, requests: Sequence[Request]) -> bool:
         """Whether all of them may wait at once."""
-        rows, size = self.waiting_rows, 0
+        rows = size = 0
         for request in requests:
             rows += request.rows
             size += request.size
-        return self.admission.has_room(rows, size)
+        return self.admission.refusal(rows, size, self.waiting_rows, False) is None
 
     def next_deadline(self) -> float | None:
         """When to call `poll()` next, or None if only events can change anything."""
@@ -511,10 +527,10 @@ class Scheduler:
                 request.deadline = now + timeout
                 request.goal = min(goal, request.deadline)
                 earliest = min(earliest, request.goal)
-        waiting = self.backlog.rows + rows
-        if self.draining or not self.isolation.is_calm or not self.admission.has_room(waiting, size):
+        waiting = self.backlog.rows
+        if not self.isolation.is_calm or self.admission.refusal(rows, size, waiting, self.draining) is not None:
             return False
-        if self.policy.arrived(rows, earliest, waiting - requests[-1].rows, now) is not None:
+        if self.policy.arrived(rows, earliest, waiting + rows - requests[-1].rows, now) is not None:
             return False
         sequence = self._sequence
         for request in requests:

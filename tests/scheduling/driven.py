@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
@@ -88,6 +89,10 @@ class DrivenScheduler:
         request = messages.Request(key, rows, size, payload, name, timeout, max_batch_size, priority)
         self.requests[name] = request
         return request
+
+    def change(self, **limits: Any) -> None:
+        """Have the scheduler obey other limits."""
+        self.do(self.core.change_limits(dataclasses.replace(self.limits, **limits)))
 
     def cancel(self, name: str) -> None:
         self.do(self.core.cancel(self.requests[name]))

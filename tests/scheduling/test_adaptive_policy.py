@@ -194,7 +194,7 @@ def test_nobody_is_held_for_longer_than_the_bounds(driven):
 
 def test_max_latency_bounds_the_voluntary_wait(driven):
     teach(driven, fixed=0.2)
-    driven.limits.max_latency = 0.0
+    driven.change(max_latency=0.0)
     driven.policy.returns.fraction = 1.0
     driven.submit("a", rows=3)
     driven.pass_time(0.203)
@@ -231,7 +231,7 @@ def test_under_overload_late_heads_are_dropped_and_the_batch_stays_full(driven):
 
 
 def test_the_objective_sheds_as_a_deadline_does_but_an_answer_that_comes_late_is_still_given(driven):
-    driven.limits.slo = 0.05
+    driven.change(slo=0.05)
     teach(driven)
     driven.submit("a")
     driven.pass_time(0.2)
@@ -241,7 +241,7 @@ def test_the_objective_sheds_as_a_deadline_does_but_an_answer_that_comes_late_is
 
 def test_a_wrong_model_cannot_turn_everybody_away_for_good(driven):
     """The predictor was slow when it was learned; nobody fits the objective by that, but it is fast again."""
-    driven.limits.slo = 0.1
+    driven.change(slo=0.1)
     teach(driven, fixed=5.0)
     served = 0
     for turn in range(40):

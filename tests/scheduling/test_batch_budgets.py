@@ -22,9 +22,7 @@ def scale(request, driven_of):
 
         def of(self, room, **others):
             self.driven = driven_of(**{"max_latency": 0.5, f"max_batch_{request.param}": room, **others})
-            if request.param == "cost":
-                self.driven.limits.row_costs = weights
-            self.driven.limits.row_sizes = weights
+            self.driven.change(row_costs=weights if request.param == "cost" else None, row_sizes=weights)
             return self.driven
 
         def submit(self, name, rows=1, key="key"):
@@ -128,17 +126,15 @@ def test_changed_budgets_apply_to_what_already_waits(scale):
     driven = scale.of(float("inf"))
     for name in ("a4", "b4", "c4"):
         scale.submit(name)
-    driven.limits.max_batch_bytes = 10
-    driven.do(driven.core.limits_changed())
+    driven.change(max_batch_bytes=10)
     assert scale.sent() == [["a4/0", "b4/0"]]
 
 
 def test_a_cost_that_is_told_later_counts_for_those_who_already_wait(driven):
-    driven.limits.max_batch_size = 32
+    driven.change(max_batch_size=32)
     for name in ("a4", "b4", "c4"):
         driven.submit(name)
-    driven.limits.max_batch_cost, driven.limits.row_costs = 10, weights
-    driven.do(driven.core.limits_changed())
+    driven.change(max_batch_cost=10, row_costs=weights)
     assert driven.sizes == [2]
 
 

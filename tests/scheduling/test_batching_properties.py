@@ -135,14 +135,14 @@ class AnyHistory(RuleBasedStateMachine):
         small=st.integers(0, 4),
     )
     def change_limits(self, size: int, latency: float, in_flight: int, room: float, budget: float, small: int) -> None:
-        limits = self.driven.limits
-        limits.max_batch_bytes, limits.max_batch_cost, limits.small_batch_threshold = room, budget, small
-        limits.max_batch_size, limits.max_latency, limits.max_in_flight = size, latency, in_flight
         self.cap = max(self.cap, size)
         for name, request in self.driven.requests.items():
             if type(request.place) is messages.Suspects:  # once cleared it counts as having come now
                 (self.small.add if request.rows <= small else self.small.discard)(name)
-        self.driven.do(self.driven.core.limits_changed())
+        self.driven.change(
+            max_batch_size=size, max_latency=latency, max_in_flight=in_flight,
+            max_batch_bytes=room, max_batch_cost=budget, small_batch_threshold=small,
+        )  # fmt: skip
 
     @invariant()
     def no_batch_exceeds_the_cap_or_mixes_keys(self) -> None:

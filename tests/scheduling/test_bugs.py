@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_who_is_too_late_is_told_so_though_nobody_can_tell_who_leaves_next(drive
     driven.submit("b")
     driven.core.asking = scheduler.ASK._replace(at=0.0)
     policy_of(driven).fails_in = "choose"
-    driven.core.limits.max_in_flight = 2
+    driven.limits.become(dataclasses.replace(driven.limits, max_in_flight=2))
     driven.now += 2
     driven.do(driven.core.poll())
     assert type(driven.refusals["late"]) is errors.DeadlineExceeded

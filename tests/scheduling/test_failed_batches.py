@@ -326,7 +326,7 @@ def test_more_culprits_than_can_be_looked_for_leave_their_mates_a_retriable_erro
     driven.core.isolation._retries.budget = 0
     for number in range(4 * 60):
         driven.submit(f"r{number}")
-    driven.limits.max_in_flight = 1
+    driven.change(max_in_flight=1)
     for batch in list(driven.out)[:40]:
         driven.fail(status(400), batch)
     assert driven.core.isolation._retries.rows <= 4 * 9

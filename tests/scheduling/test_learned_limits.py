@@ -360,8 +360,7 @@ def test_a_larger_batch_that_fails_in_another_way_is_followed_by_a_longer_pause(
 def test_a_raise_of_the_setting_does_not_undo_what_was_learned():
     driven = Choosy(takes=16)
     driven.crowd()
-    driven.limits.max_batch_size = 64
-    driven.do(driven.core.limits_changed())
+    driven.change(max_batch_size=64)
     driven.crowd(64)
     assert driven.refused_sizes == [32]
 

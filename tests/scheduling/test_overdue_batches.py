@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable
@@ -300,8 +301,7 @@ class TestStatedParallelism:
     def test_another_number_that_is_stated_counts_at_once(self):
         driven = Predictor(adaptive.Adaptive, 0.4, 16, max_in_flight=2, max_batch_size=1)
         driven.traffic("some", 3.0, a_second=1.0)
-        driven.limits.max_in_flight = 8
-        driven.do(driven.core.limits_changed())
+        driven.change(max_in_flight=8)
         for number in range(8):
             driven.call(f"r{number}")
         assert len(driven.out) >= 8
@@ -310,7 +310,7 @@ class TestStatedParallelism:
         bounds = limits.Limits(max_in_flight=8, learns_in_flight=True)
         device = PredictorModel(bounds)
         device._set_workers(4)
-        bounds.max_in_flight = 6
+        bounds.become(dataclasses.replace(bounds, max_in_flight=6))
         device.limits_changed()
         assert device.workers == 4
 

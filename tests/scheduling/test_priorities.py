@@ -69,7 +69,7 @@ def test_a_request_whose_first_rows_travel_is_not_overtaken_any_more(busy):
 
 
 def test_without_a_threshold_size_does_not_matter(busy):
-    busy.limits.small_batch_threshold = 0
+    busy.change(small_batch_threshold=0)
     busy.submit("large", rows=3)
     busy.submit("small")
     assert order(busy) == ["large", "small"]
@@ -77,14 +77,13 @@ def test_without_a_threshold_size_does_not_matter(busy):
 
 def test_a_changed_threshold_is_for_those_who_come_later(busy):
     busy.submit("A", rows=3)
-    busy.limits.small_batch_threshold = 3
-    busy.do(busy.core.limits_changed())
+    busy.change(small_batch_threshold=3)
     busy.submit("B", rows=3)
     assert order(busy) == ["B", "A"]
 
 
 def test_without_ageing_nobody_overtakes(busy):
-    busy.limits.priority_ageing = 0.0
+    busy.change(priority_ageing=0.0)
     busy.submit("large", rows=3)
     busy.submit("small")
     assert order(busy) == ["large", "small"]
@@ -202,7 +201,7 @@ def test_who_goes_before_a_long_queue_of_a_lower_level_is_not_refused_because_of
     driven.submit("busy", rows=4)
     for number in range(3):
         driven.submit_all(*[(f"{number} {n}", 1, "key", None, 10, math.inf, -1) for n in range(4)])
-    driven.limits.slo = 2.5
+    driven.change(slo=2.5)
     driven.submit("usual")
     driven.submit("low", priority=-1)
     assert [type(error) for error in (driven.refusals.get("usual"), driven.refusals["low"])] == [

@@ -240,8 +240,7 @@ def test_a_bound_that_changes_holds_for_those_who_wait_already():
     beside = Beside()
     beside.driven.submit("waits")
     assert beside.sent == [["out"]]
-    beside.driven.limits.max_latency = 0.0
-    beside.driven.do(beside.driven.core.limits_changed())
+    beside.driven.change(max_latency=0.0)
     assert beside.sent == [["out"], ["waits"]]
 
 

@@ -17,7 +17,7 @@ from tests.scheduling.driven import DrivenScheduler
 CONSTANT = {"_clock", "_new_id"}
 # What only asks; every other method of a part may change it.
 QUESTIONS = {
-    "admission.has_room", "admission.refusal", "policy.learned", "learned_limits.smallest",
+    "admission.refusal", "policy.learned", "learned_limits.smallest",
     "learned_limits.smallest_bytes", "learned_limits.kept_apart", "learned_limits.place_of", "learned_limits.of",
 }  # fmt: skip
 

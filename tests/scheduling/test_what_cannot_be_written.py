@@ -1,10 +1,12 @@
-"""What waits is summed up in one place, and a request keeps its key: neither can be written by hand."""
+"""What waits is summed up in one place, requests keep their key, and limits change by one event: nothing by hand."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from carpool.scheduling import backlog, messages, queues
+from carpool.scheduling import backlog, limits, messages, queues
 from tests.scheduling.driven import DrivenScheduler
 
 
@@ -33,6 +35,23 @@ def test_no_part_of_the_sums_can_be_written(waiting: backlog.Backlog, name: str)
     with pytest.raises(AttributeError):
         setattr(queue.sums, name, 0)
     assert queue.sums == (5, 20, 0.0)
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(limits.Limits)])
+def test_no_limit_can_be_written(name: str) -> None:
+    driven = DrivenScheduler(max_batch_size=8)
+    before = getattr(driven.limits, name)
+    with pytest.raises(AttributeError):
+        setattr(driven.limits, name, 3)
+    assert getattr(driven.limits, name) == before
+
+
+def test_other_limits_hold_for_every_part_once_the_scheduler_was_told() -> None:
+    driven = DrivenScheduler(max_batch_size=8, max_latency=1.0)
+    driven.submit("a", 3)
+    driven.change(max_batch_size=2)
+    assert driven.sizes == [2]
+    assert driven.core.limits is driven.limits
 
 
 def test_a_request_keeps_its_key() -> None:

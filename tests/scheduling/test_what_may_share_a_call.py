@@ -406,7 +406,7 @@ def test_a_larger_batch_that_is_refused_costs_no_budget():
     driven = Particular(most=4, mixes=True)
     driven.crowd(*[7] * 32)
     driven.core.isolation._retries.budget = 0
-    driven.limits.retry_budget = 0
+    driven.change(retry_budget=0)
     for _ in range(30):
         driven.crowd(*[7] * 32)
         driven.pass_time(1)
@@ -417,7 +417,7 @@ def test_lengths_that_are_tried_together_again_cost_no_budget():
     driven = Particular()
     driven.crowd(*TWO)
     driven.core.isolation._retries.budget = 0
-    driven.limits.retry_budget = 0
+    driven.change(retry_budget=0)
     for _ in range(30):
         driven.crowd(*TWO)
         driven.pass_time(1)

@@ -93,13 +93,11 @@ def test_nothing_is_due_earlier_than_without_learning(driven):
 
 def test_a_number_that_is_given_later_holds_at_once_and_so_does_its_removal(driven):
     teach(driven)
-    driven.limits.max_in_flight, driven.limits.learns_in_flight = 1, False
-    driven.do(driven.core.limits_changed())
+    driven.change(max_in_flight=1, learns_in_flight=False)
     for number in range(8):
         driven.submit(f"r{number}")
     assert driven.sizes == [4]
-    driven.limits.max_in_flight, driven.limits.learns_in_flight = 8, True
-    driven.do(driven.core.limits_changed())
+    driven.change(max_in_flight=8, learns_in_flight=True)
     driven.answer_all()
     driven.pass_time(0.1)
     assert driven.sizes == [4, 4]

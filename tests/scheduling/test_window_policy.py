@@ -146,10 +146,8 @@ def test_wall_clock_jump_moves_no_deadline(driven, monkeypatch):
 def test_changed_limits_apply_to_what_already_waits(driven):
     for name in "abc":
         driven.submit(name)
-    driven.limits.max_batch_size = 2
-    driven.do(driven.core.limits_changed())
+    driven.change(max_batch_size=2)
     assert driven.sizes == [2]
     driven.answer()
-    driven.limits.max_latency = 0.0
-    driven.do(driven.core.limits_changed())
+    driven.change(max_latency=0.0)
     assert driven.sizes == [2, 1]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
 import math
@@ -212,12 +211,9 @@ class Sidecar:
         """Put changed live settings in force."""
         self.settings = changed
         self.arrivals.changed(_recorded_settings(changed))
-        changed_limits = changed.scheduler_limits
-        for field in dataclasses.fields(changed_limits):
-            setattr(self.limits, field.name, getattr(changed_limits, field.name))
         self.bodies.read_timeout = changed.timeout
         logging.getLogger().setLevel(changed.log_level.upper())
-        self.driver.limits_changed()
+        self.driver.change_limits(changed.scheduler_limits)
         log.info("settings changed", extra=logs.facts(**{name: getattr(changed, name) for name in changed.live}))
 
     async def _export_spans(self) -> None:

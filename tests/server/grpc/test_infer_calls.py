@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -326,7 +327,7 @@ async def test_a_request_like_the_one_before_is_refused_once_it_has_more_rows_th
     body = asking(shape=(3, 2), data=bytes(24))
     stream, _ = asked(site, body)
     await stream.end()
-    site.limits.max_queue_instances = 2
+    site.driver.change_limits(dataclasses.replace(site.limits, max_queue_instances=2))
     stream, _ = asked(site, body)
     await stream.end()
     assert stream.status == statuses.RESOURCE_EXHAUSTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import grpc
 import grpc.aio
@@ -123,7 +124,8 @@ async def test_large_tensors_are_batched_and_sent_in_smaller_batches_if_that_is_
     elements = 300_000 if len(batches) == 1 else 700_000  # its limit is 4 MiB
     await site.infer(asking([[0.0]]))
     site.fake.questions.clear()
-    site.limits.max_batch_size, site.limits.max_latency = 3, 30  # it leaves when all three are there
+    bounds = dataclasses.replace(site.limits, max_batch_size=3, max_latency=30)  # it leaves when all three are there
+    site.driver.change_limits(bounds)
     rows = np.random.default_rng(1).random((3, elements), "f4")
     messages = await asyncio.gather(*[site.infer(asking(row[None], id=str(i))) for i, row in enumerate(rows)])
     for i, message in enumerate(messages):
