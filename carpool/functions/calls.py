@@ -275,7 +275,7 @@ class Turns(scheduler.Scheduler):
             calls = self._parted(cast(Call, part.request)) if part.request.open else [part.request]
             if calls != [part.request]:
                 for call in calls:
-                    call.rows_taken, call.was_sent = 1, True
+                    call.take(1)
                 parts += [messages.Part(call, 0, 1) for call in calls]
             else:
                 parts.append(part)
@@ -293,10 +293,10 @@ class Turns(scheduler.Scheduler):
         if calls == [call]:
             return calls
         for each in calls:
-            self._sequence = each.sequence = self._sequence + 1
-            each.arrived, each.deadline, each.goal, each.open = call.arrived, call.deadline, call.goal, True
-        call.open = False
-        call.payload = None
+            self._sequence += 1
+            each.accept(self._sequence)
+            each.arrived, each.deadline, each.goal = call.arrived, call.deadline, call.goal
+        call.finish()
         self._forget([call])
         if calls:
             self._deadlines.add_all(calls)
@@ -304,7 +304,7 @@ class Turns(scheduler.Scheduler):
 
     def _from(self, call: Call) -> list[messages.Request]:
         """This one that waits, and those behind it."""
-        waiting = list(self.backlog.of_key(call.place))
+        waiting = list(self.backlog.of_key(call.queue_key))
         return waiting[waiting.index(call) :]
 
     def _wait_again(self, calls: Iterable[messages.Request]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from carpool.scheduling import packing
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Part, Request
+from carpool.scheduling.messages import WAITING, Part, Place, Request
 from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue, tier_of
 
 __all__ = ["Backlog", "Queue"]
@@ -27,7 +27,7 @@ class Backlog:
     """All queues, with totals in instances (`rows`) and bytes (`size`).
 
     `levels` has the instances of each level of priority but the usual one, as far as any wait. `learned` is how many
-    rows the predictor takes in one call of a key.
+    rows the predictor takes in one call of a key, and `place` where its requests are while they wait.
     """
 
     # Mutable state: the totals, which `_change` alone writes, as it does those of queues and _full; and, the last two
@@ -36,8 +36,9 @@ class Backlog:
     # _tiers        their fifos by age, apart by tier; where there are many, until nothing waits
     # _full         those with at least a batch of rows, bytes or cost
     # _partly_sent  those with a request of which some rows have left
-    def __init__(self, limits: Limits, learned: LearnedLimits | None = None) -> None:
+    def __init__(self, limits: Limits, learned: LearnedLimits | None = None, place: Place = WAITING) -> None:
         self._limits = limits
+        self._place = place
         self._learned = LearnedLimits(limits) if learned is None else learned
         self._queues: dict[Hashable, Queue] = {}
         self._tiers: dict[int, OldestFirst] = {}
@@ -90,12 +91,13 @@ class Backlog:
         if request.priority:
             tier -= 2 * request.priority
             self._count(request, rows)
-        queue = self._queues.get(request.place) or self._new_queue(request)
+        queue = self._queues.get(request.queue_key) or self._new_queue(request)
         fifo = queue.fifos.get(tier)
         is_notable = fifo is None
         if fifo is None:
             fifo = self._new_fifo(queue, request, tier)
         fifo.requests.append(request)
+        request.wait(self._place)
         if request.goal < queue.known_goal:
             queue.known_goal = request.goal
             is_notable = True
@@ -116,13 +118,14 @@ class Backlog:
             first = requests[at]
             is_notable |= self.add(first)
             # Those like it that follow go with it, as mostly all of them are alike.
-            place, tier, queue = first.place, tier_of(first, limits), self._queues[first.place]
+            key, tier, queue = first.queue_key, tier_of(first, limits), self._queues[first.queue_key]
             rows, size, goal = 0, 0, queue.known_goal
             start = at = at + 1
             while at < count and not is_measured:
                 request = requests[at]
-                if request.place != place or (request.rows > threshold) - 2 * request.priority != tier:
+                if request.queue_key != key or (request.rows > threshold) - 2 * request.priority != tier:
                     break
+                request.wait(self._place)
                 rows += request.rows
                 size += request.size
                 if request.goal < goal:
@@ -137,15 +140,12 @@ class Backlog:
                 is_notable |= self._change(queue, rows, size, 0.0)
         return is_notable
 
-    def has(self, request: Request) -> bool:
-        """Whether a request waits here. It looks at all of its key."""
-        queue = self._queues.get(request.place)
-        return queue is not None and any(each is request for each in queue)
-
     def remove(self, request: Request) -> None:
-        """Take a request out that waits, wherever it stands."""
+        """Let a request go that stands anywhere: it has ended, or what waits of it goes another way from now on."""
         queue = self._without(request)
-        queue.discard(request)
+        if request.is_queued:
+            request.take(request.rows)
+        queue.left(1)
         self._update(queue)
 
     def withdraw(self, request: Request) -> None:
@@ -210,8 +210,7 @@ class Backlog:
                 self._count(request, start - stop)
             size += request.size_queued
             cost += request.cost_queued
-            request.rows_taken = stop
-            request.was_sent = True
+            request.take(stop)
             if stop < request.rows:
                 request.size_queued, request.cost_queued = packing.rest(
                     request, start, stop, limits, queue.max_batch_bytes
@@ -257,7 +256,8 @@ class Backlog:
         queue.resize(min(request.max_batch_size, learned.rows), learned.size)
 
     def _new_queue(self, first: Request) -> Queue:
-        queue = self._queues[first.place] = Queue(first.place, self._limits, first.max_batch_size)
+        key = first.queue_key
+        queue = self._queues[key] = Queue(key, self._limits, first.max_batch_size)
         if not self._learned.is_empty:
             self._fit(queue, first)
         return queue
@@ -284,8 +284,7 @@ class Backlog:
             if request.priority:
                 self._count(request, request.rows_taken - rows)
             parts.append(new(part, (request, request.rows_taken, rows)))
-            request.rows_taken = rows
-            request.was_sent = True
+            request.take(rows)
         for fifo in queue.fifos.values():
             fifo.requests.clear()
         rows, size, cost = queue.sums
@@ -297,7 +296,7 @@ class Backlog:
 
     def _without(self, request: Request) -> Queue:
         """The queue of a request that leaves it, whose sums are already without it."""
-        queue = self._queues[request.place]
+        queue = self._queues[request.queue_key]
         if request.priority:
             self._count(request, -request.rows_queued)
         self._change(queue, -request.rows_queued, -request.size_queued, -request.cost_queued)

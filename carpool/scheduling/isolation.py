@@ -21,7 +21,7 @@ from carpool import errors
 from carpool.scheduling import packing, suspicion
 from carpool.scheduling.learned_limits import LearnedLimits, Search
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Batch, Part, Reason, Request, Suspects
+from carpool.scheduling.messages import Batch, Part, Place, Reason, Request
 
 # So many retries may be saved up: enough to isolate culprits in several batches at once.
 _BURST = 100.0
@@ -240,17 +240,10 @@ class Isolation:
                 cleared += self._release(request, now)
         return cleared
 
-    def closed(self, request: Request) -> bool:
-        """A request is refused or cancelled. Whether it was a suspect, which no backlog has."""
+    def closed(self, request: Request, place: Place) -> None:
+        """A request is refused or cancelled, and was at that place."""
         self._suspicion.forget(request)
-        return self.withdraw(request)
-
-    def withdraw(self, request: Request) -> bool:
-        """Nothing of a request waits any more. Whether it was a suspect, which no backlog has."""
-        if type(request.place) is not Suspects:
-            return False
-        self.quarantine.closed(request)
-        return True
+        self.quarantine.closed(request, place)
 
     def abort(self) -> None:
         """Nothing is sent again any more."""
@@ -347,8 +340,7 @@ class Isolation:
             request = part.request
             is_whole = part.stop - part.start == request.rows
             if is_whole and self._suspicion.still_suspects(request, now):
-                request.rows_taken = 0
-                request.goes_again = True
+                request.take_back()
                 self.add(request)
             else:
                 rest.append(part)

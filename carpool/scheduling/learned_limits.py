@@ -144,7 +144,7 @@ class LearnedLimits:
     def _used(self, now: float) -> Sequence[_Key]:
         return [known for known in list(self._keys.values()) if now - known.used_at < _MEMORY_SECONDS]
 
-    def place_of(self, request: Request) -> Hashable:
+    def queue_of(self, request: Request) -> Hashable:
         """With whom an accepted request may share a batch, as far as that is learned."""
         key, row_shape = request.key, self._limits.row_shape
         if row_shape is None or not self.of(key).is_apart:

@@ -5,10 +5,41 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
+
+
+class Place(enum.Enum):
+    """Where a request is. It moves down this list, and from travelling back to quarantine or, once cleared, to wait."""
+
+    OUTSIDE = enum.auto()
+    """Not accepted."""
+
+    ACCEPTED = enum.auto()
+    """It counts as open, and is not put in yet."""
+
+    WAITING = enum.auto()
+    """Some of its rows wait for a regular batch."""
+
+    QUARANTINED = enum.auto()
+    """Some of its rows wait as a suspect's."""
+
+    TRAVELLING = enum.auto()
+    """All rows that are not answered are at the predictor, or are to go again."""
+
+    ENDED = enum.auto()
+    """Answered, refused, or left by its caller."""
+
+
+# Known to the compiler, and quicker than to ask the class.
+OUTSIDE: Final = Place.OUTSIDE
+ACCEPTED: Final = Place.ACCEPTED
+WAITING: Final = Place.WAITING
+QUARANTINED: Final = Place.QUARANTINED
+TRAVELLING: Final = Place.TRAVELLING
+ENDED: Final = Place.ENDED
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -26,11 +57,12 @@ class Request:
     """
 
     # Set by the caller, constant:     key rows size timeout tag max_batch_size priority
-    # Owned by the scheduler, mutable: everything else; `place` is the key of the queue that it waits in, or did
+    # Written by its moves alone:      place rows_taken goes_again
+    # Owned by the scheduler, mutable: everything else; `queue_key` is that of the queue that it waits in, or did
     __slots__ = (
-        "_key", "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "length", "max_batch_size",
-        "open", "payload", "pieces", "place", "priority", "replier", "rows", "rows_answered", "rows_taken",
-        "sequence", "size", "size_queued", "tag", "timeout", "was_sent",
+        "_goes_again", "_key", "_place", "_rows_taken", "arrived", "cost_queued", "deadline", "goal", "goes_whole",
+        "length", "max_batch_size", "payload", "pieces", "priority", "queue_key", "replier", "rows", "rows_answered",
+        "sequence", "size", "size_queued", "tag", "timeout",
     )  # fmt: skip
 
     # Set by the caller of the core, where it has several who hand outcomes over.
@@ -57,7 +89,7 @@ class Request:
         max_batch_size: float = math.inf,
         priority: int = 0,
     ) -> None:
-        self._key = self.place = key
+        self._key = self.queue_key = key
         self.rows = rows
         self.size = size
         self.payload = payload
@@ -65,11 +97,10 @@ class Request:
         self.timeout = timeout
         self.max_batch_size = max_batch_size
         self.priority = priority
-        self.open = False
-        self.was_sent = False  # some of it left for the predictor, at least once
-        self.goes_again = False  # all of it left with others, which failed, and waits among suspects or did
+        self._place = OUTSIDE
+        self._goes_again = False
+        self._rows_taken = 0
         self.goes_whole = False  # its parts could not be answered, so all of it goes in one call
-        self.rows_taken = 0  # rows that have left, or were given up
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
         self.cost_queued = 0.0  # what those rows cost
 
@@ -77,19 +108,90 @@ class Request:
         """Its rows go in several calls, and come back in pieces."""
         self.pieces, self.rows_answered = [], 0
 
+    # --- where it is -------------------------------------------------------------------------------------------
+
     @property
     def key(self) -> Hashable:
-        """With whom it may share a batch, from its first moment to its last; `place` is what changes."""
+        """With whom it may share a batch, from its first moment to its last; `queue_key` is what changes."""
         return self._key
 
     @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self._place
+
+    @property
+    def open(self) -> bool:
+        """Whether it was accepted and has not ended."""
+        return self._place is not ENDED and self._place is not OUTSIDE
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether rows of it wait in a queue."""
+        return self._place is WAITING or self._place is QUARANTINED
+
+    @property
+    def rows_taken(self) -> int:
+        """Rows that have left, the first ones."""
+        return self._rows_taken
+
+    @property
     def rows_queued(self) -> int:
-        """Rows that wait for a batch."""
-        return self.rows - self.rows_taken
+        """Rows that wait for a batch; once it has ended, those that never left."""
+        return self.rows - self._rows_taken
+
+    @property
+    def goes_again(self) -> bool:
+        """Whether all of it left with others, which failed, and waits among suspects or did."""
+        return self._goes_again
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether some of it left for the predictor, at least once."""
+        return self._rows_taken > 0 or self._goes_again
+
+    # --- its moves ---------------------------------------------------------------------------------------------
+
+    def accept(self, sequence: int) -> None:
+        """It is answered or refused from now on. Whoever has a higher `sequence` came later."""
+        self.sequence = sequence
+        self._place = ACCEPTED
+
+    def wait(self, place: Place) -> None:
+        """What has not left of it waits in a queue of that place."""
+        self._place = place
+
+    def take(self, stop: int) -> None:
+        """Its rows up to `stop` (exclusive) have left, or go another way than its queue's."""
+        self._rows_taken = stop
+        if stop == self.rows:
+            self._place = TRAVELLING
+
+    def take_back(self) -> None:
+        """All of it is to wait once more, as its batch failed."""
+        self._rows_taken = 0
+        self._goes_again = True
+
+    def finish(self) -> None:
+        """It is answered, refused or left."""
+        self._place = ENDED
+        self.payload = None
+
+
+def accept_all(requests: Sequence[Request], sequence: int) -> int:
+    """Accept these in turn, after the one with that number; returns the last one's.
+
+    Written out, as most requests come so.
+    """
+    for request in requests:
+        sequence += 1
+        request.sequence = sequence
+        request._place = ACCEPTED
+    return sequence
 
 
 class Suspects(NamedTuple):
-    """The place of requests that share an outcome: their batch key, and their content or a number of their own.
+    """The queue of requests that share an outcome: their batch key, and their content or a number of their own.
 
     `is_known` is whether their origin failed before.
     """
@@ -100,7 +202,7 @@ class Suspects(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """The place of requests that share calls only among themselves, as rows of several lengths do not mix there.
+    """The queue of requests that share calls only among themselves, as rows of several lengths do not mix there.
 
     `shape` is that of their rows; None for the one request of this `number` that has rows of several.
     """
@@ -275,13 +377,13 @@ def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) ->
         rows = stop - start
         begin = end
         end += rows
-        if not request.open:
+        if request._place is ENDED:
             continue
         share = predictions[begin:end] if listed is None or rows > 1 else [listed[begin]]
         piece = new(piece_type, (start, batch_id, share))
         pieces = [piece] if rows == request.rows else _join(request, piece, rows)
         if pieces is not None:
-            request.open = False
+            request._place = ENDED
             request.payload = None
             answers.append(new(answer_type, (request, pieces)))
 

@@ -65,12 +65,12 @@ class PriorityFifo:
 
     def waiting(self) -> Iterator[Request]:
         """Those that wait, without those that do not any more."""
-        return (request for request in self.requests if request.rows_taken < request.rows)
+        return (request for request in self.requests if request.is_queued)
 
     def drop_finished(self) -> None:
         """Drop those in front that do not wait any more. To be called whenever some left."""
         requests = self.requests
-        while requests and requests[0].rows_taken == requests[0].rows:
+        while requests and not requests[0].is_queued:
             requests.popleft()
 
 
@@ -190,11 +190,6 @@ class Queue:
         fifo = next(fifo for fifo in self.fifos.values() if request in fifo.requests)
         fifo.requests.remove(request)
         self.drop_finished()
-
-    def discard(self, request: Request) -> None:
-        """Let a request go that stands anywhere; the sums are the caller's business."""
-        request.rows_taken = request.rows
-        self.left(1)
 
     def left(self, anywhere: int) -> None:
         """Requests do not wait any more, so many of which stood anywhere; the sums are the caller's business."""

@@ -60,6 +60,7 @@ from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Admission, Limits
 from carpool.scheduling.messages import (
+    WAITING,
     Abandon,
     Answer,
     Batch,
@@ -69,7 +70,7 @@ from carpool.scheduling.messages import (
     Refuse,
     Request,
     Rows,
-    Suspects,
+    accept_all,
     split_predictions,
 )
 from carpool.scheduling.policy import Drop, Policy, Release, Wait
@@ -78,7 +79,7 @@ from carpool.scheduling.queues import Deadlines
 STATE = """
 attribute        what it is                                  written by
 backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _cut, _next_batch,
-                                                             give_up, _close, _keep_whole, change_limits, _resize
+                                                             _close, _keep_whole, change_limits, _resize
 learned_limits   what the predictor takes in one call        _learn_from, _lessons, failed, _fill
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
                                                              _keep_whole, _fill, _next_batch, _next_after_failures,
@@ -186,7 +187,7 @@ class Scheduler:
             return (Refuse(request, error),)
         self._accept(request)
         if not self.learned_limits.is_empty:
-            request.place = self.learned_limits.place_of(request)
+            request.queue_key = self.learned_limits.queue_of(request)
         is_notable = self.backlog.add(request)
         # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
         if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
@@ -206,7 +207,7 @@ class Scheduler:
             return self._submit_each(requests, now)
         if not self.learned_limits.is_empty:
             for request in requests:
-                request.place = self.learned_limits.place_of(request)
+                request.queue_key = self.learned_limits.queue_of(request)
         is_notable = self.backlog.add_all(requests)
         if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
             return ()
@@ -328,8 +329,6 @@ class Scheduler:
         """Refuse these, accepted or not, for a bug: nobody else would tell them before their deadlines."""
         for request in requests:
             if request.open:
-                if request.rows_queued and type(request.place) is not Suspects and not self.backlog.has(request):
-                    request.rows_taken = request.rows  # it was not put in yet
                 self._close(request)
         return [Refuse(request, errors.CarpoolError()) for request in requests]
 
@@ -532,12 +531,7 @@ class Scheduler:
             return False
         if self.policy.arrived(rows, earliest, waiting + rows - requests[-1].rows, now) is not None:
             return False
-        sequence = self._sequence
-        for request in requests:
-            sequence += 1
-            request.sequence = sequence
-            request.open = True
-        self._sequence = sequence
+        self._sequence = accept_all(requests, self._sequence)
         self.ledger.held += size
         self._deadlines.add_all(requests)
         return True
@@ -562,8 +556,8 @@ class Scheduler:
         return () if now < self.asking.notable_from else self._step(now)
 
     def _accept(self, request: Request) -> None:
-        self._sequence = request.sequence = self._sequence + 1
-        request.open = True
+        self._sequence += 1
+        request.accept(self._sequence)
         self.ledger.held += request.size
         self._deadlines.add(request)
 
@@ -572,7 +566,7 @@ class Scheduler:
         for request in cleared:
             self._sequence = request.sequence = self._sequence + 1
             if not self.learned_limits.is_empty:
-                request.place = self.learned_limits.place_of(request)
+                request.queue_key = self.learned_limits.queue_of(request)
             self.backlog.add(request)
 
     def _lost(self, batch: Batch, error: Exception, now: float) -> None:
@@ -585,22 +579,25 @@ class Scheduler:
 
     def _close(self, request: Request) -> None:
         """A request's last moment: it is refused or cancelled. `split_predictions` closes those that are answered."""
-        request.open = False
+        place = request.place
+        request.finish()
         try:
-            if not self.isolation.closed(request) and request.rows_queued:
+            self.isolation.closed(request, place)
+            if place is WAITING:
                 self.backlog.remove(request)
         except Exception as error:  # after another: it must be told all the same
             self.bug = error
         self._forget((request,))
-        request.payload = None
 
     def _keep_whole(self, batch: Batch) -> None:
         """What waits of requests whose parts cannot be answered does not go any more: isolation sends all of them."""
         for request, start, stop in batch.parts:
-            if request.open and stop - start < request.rows and request.rows_queued:
-                if not self.isolation.withdraw(request):
+            place = request.place
+            if stop - start < request.rows and request.is_queued:
+                if place is WAITING:
                     self.backlog.remove(request)
-                request.rows_taken = request.rows
+                else:
+                    self.isolation.quarantine.closed(request, place)
 
     def _forget(self, closed: Sequence[Request]) -> None:
         """The counterpart of `_accept`, for requests that were just closed."""

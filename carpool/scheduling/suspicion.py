@@ -23,7 +23,7 @@ from typing import Any
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Part, Request, Suspects
+from carpool.scheduling.messages import QUARANTINED, Part, Place, Request, Suspects
 
 Traits = Mapping[str, Callable[[Request], Hashable | None]]
 """What requests may have in common, by name, their content first; None where a request has nothing of the kind."""
@@ -233,8 +233,8 @@ class Quarantine:
     # failed before; on_trial, the request whose outcome is being found out; when the next suspect may travel; when a
     # regular batch last left; how many of the new went since one of the known.
     def __init__(self, limits: Limits, content: Content, learned: LearnedLimits | None = None) -> None:
-        self._new = Backlog(limits, learned)
-        self._known = Backlog(limits, learned)
+        self._new = Backlog(limits, learned, QUARANTINED)
+        self._known = Backlog(limits, learned, QUARANTINED)
         self.on_trial: Request | None = None
         self._limits = limits
         self._content = content
@@ -269,7 +269,7 @@ class Quarantine:
     def add(self, request: Request, is_known: bool) -> None:
         """Keep a request until `next` lets it travel or `release` finds it cleared."""
         content = self._content(request)
-        request.place = Suspects(request.key, request.sequence if content is None else content, is_known)
+        request.queue_key = Suspects(request.key, request.sequence if content is None else content, is_known)
         self._of(request).add(request)
 
     def regular_left(self, now: float) -> None:
@@ -307,21 +307,21 @@ class Quarantine:
         """When `next` will have something, which had nothing just now, if nothing else happens; infinity if never."""
         return self._allowed_at if self and not self._is_busy else math.inf
 
-    def closed(self, request: Request) -> None:
-        """One of its requests is refused or cancelled."""
-        if request.rows_queued:
+    def closed(self, request: Request, place: Place) -> None:
+        """A request that was at that place does not wait any more, or is refused or cancelled."""
+        if place is QUARANTINED:
             self._of(request).remove(request)
         if request is self.on_trial:
             self.on_trial = None
 
     def equals(self, request: Request) -> Sequence[Request]:
         """The other requests that wait for the outcome of this one."""
-        if not isinstance(request.place, Suspects):
+        if not isinstance(request.queue_key, Suspects):
             return ()
         return [
             other
             for is_known, waiting in ((False, self._new), (True, self._known))
-            for other in waiting.of_key(request.place._replace(is_known=is_known))
+            for other in waiting.of_key(request.queue_key._replace(is_known=is_known))
             if other is not request
         ]
 
@@ -338,7 +338,7 @@ class Quarantine:
         ]
         for request in cleared:
             self._of(request).withdraw(request)
-            request.place = request.key
+            request.queue_key = request.key
         return cleared
 
     def refresh(self) -> None:
@@ -347,7 +347,7 @@ class Quarantine:
         self._known.refresh()
 
     def _of(self, request: Request) -> Backlog:
-        suspects: Any = request.place
+        suspects: Any = request.queue_key
         return self._known if suspects.is_known else self._new
 
     @property

@@ -109,6 +109,6 @@ def test_who_goes_again_among_suspects_has_waited_and_come_once():
         batch = messages.Batch("id", "key", [messages.Part(request, 0, 5)], reason)
         batch.dispatched = 1.5
         observer.sent(batch)
-        request.goes_again = True  # as the scheduler does when it puts it among suspects
+        request.take_back()  # as the scheduler does when it puts it among suspects
     assert value(counters, "queue_wait_seconds_count") == 1
     assert [time for block in kept.blocks() for time in block.times] == [1.0]

@@ -35,7 +35,7 @@ class Site:
         batch = messages.Batch("id", key, parts, messages.Reason.FULL)
         batch.dispatched = self.now
         for request in requests:
-            request.was_sent = True  # as the scheduler does
+            request.take(request.rows)  # as the scheduler does
         self.ring.sent(batch, requests, [request.arrived for request in requests])
         return batch
 

@@ -137,7 +137,7 @@ class AnyHistory(RuleBasedStateMachine):
     def change_limits(self, size: int, latency: float, in_flight: int, room: float, budget: float, small: int) -> None:
         self.cap = max(self.cap, size)
         for name, request in self.driven.requests.items():
-            if type(request.place) is messages.Suspects:  # once cleared it counts as having come now
+            if type(request.queue_key) is messages.Suspects:  # once cleared it counts as having come now
                 (self.small.add if request.rows <= small else self.small.discard)(name)
         self.driven.change(
             max_batch_size=size, max_latency=latency, max_in_flight=in_flight,
@@ -191,7 +191,7 @@ class AnyHistory(RuleBasedStateMachine):
             other
             for other in self.driven.requests.values()
             if other.open
-            and other.place == request.place
+            and other.queue_key == request.queue_key
             and other.sequence < request.sequence
             and other.tag not in self.left
         ]
@@ -206,6 +206,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert core.backlog.rows + core.isolation.quarantine.rows == sum(
             request.rows_queued for request in requests if request.open
         )
+        assert all(request.is_queued == (request.rows_queued > 0) for request in requests if request.open)
         waiting = [core.backlog, core.isolation.quarantine._new, core.isolation.quarantine._known]
         for level in (-1, 0, 1):
             assert sum(backlog.ahead_of(level) for backlog in waiting) == sum(

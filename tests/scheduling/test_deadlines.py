@@ -16,7 +16,8 @@ from carpool.scheduling.queues import Deadlines
 
 def request_of(deadline: float, sequence: int) -> Request:
     request = Request("key", 1)
-    request.deadline, request.sequence, request.open = deadline, sequence, True
+    request.deadline = deadline
+    request.accept(sequence)
     return request
 
 
@@ -29,7 +30,7 @@ def watched(book: Deadlines, deadline: float, sequence: int) -> Request:
 def close(book: Deadlines, *requests: Request) -> None:
     """As the scheduler does for a batch: all of them at once."""
     for request in requests:
-        request.open = False
+        request.finish()
     book.forget(requests)
 
 

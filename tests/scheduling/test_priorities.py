@@ -345,7 +345,7 @@ def test_the_backlog_answers_as_a_plain_list_scan_does(arrivals, steps, age):
     waiting, requests = waiting_of(arrivals)
     now = requests[-1].arrived if requests else 0.0
     for step in steps:
-        left = [request for request in requests if request.rows_queued]
+        left = [request for request in requests if request.is_queued]
         if not left:
             break
         if step is not None:

@@ -18,7 +18,7 @@ CONSTANT = {"_clock", "_new_id"}
 # What only asks; every other method of a part may change it.
 QUESTIONS = {
     "admission.refusal", "policy.learned", "learned_limits.smallest",
-    "learned_limits.smallest_bytes", "learned_limits.kept_apart", "learned_limits.place_of", "learned_limits.of",
+    "learned_limits.smallest_bytes", "learned_limits.kept_apart", "learned_limits.queue_of", "learned_limits.of",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from carpool.scheduling import backlog, limits, messages, queues
-from tests.scheduling.driven import DrivenScheduler
+from tests.scheduling.driven import DrivenScheduler, refused
 
 
 @pytest.fixture
@@ -58,7 +58,35 @@ def test_a_request_keeps_its_key() -> None:
     request = messages.Request("key", 1)
     with pytest.raises(AttributeError):
         request.key = "another"  # type: ignore[misc]
-    assert request.key == request.place == "key"
+    assert request.key == request.queue_key == "key"
+
+
+@pytest.mark.parametrize("name", ["place", "open", "is_queued", "rows_taken", "rows_queued", "goes_again", "was_sent"])
+def test_where_a_request_is_can_only_be_changed_by_its_moves(name: str) -> None:
+    request = messages.Request("key", 2)
+    before = getattr(request, name)
+    with pytest.raises(AttributeError):
+        setattr(request, name, 1)
+    assert getattr(request, name) == before
+
+
+def test_a_request_is_at_one_place_at_a_time() -> None:
+    driven = DrivenScheduler(traits={"content": lambda request: request.tag[0]}, max_batch_size=4, max_latency=0.0)
+    request = driven.make("a", 6)
+    assert (request.place, request.open) == (messages.OUTSIDE, False)
+    driven.do(driven.core.submit(request))
+    assert (request.place, request.rows_taken, request.was_sent) == (messages.WAITING, 4, True)
+    driven.answer()
+    assert (request.place, request.is_queued) == (messages.TRAVELLING, False)
+    driven.fail(refused(400))
+    assert (request.place, request.open, request.payload) == (messages.ENDED, False, None)
+    driven.submit("b", 4)
+    suspect = driven.submit("a again", 1)
+    assert (suspect.place, suspect.is_queued) == (messages.QUARANTINED, True)
+    driven.answer()
+    assert suspect.place is messages.TRAVELLING
+    driven.answer()
+    assert (suspect.place, driven.answers["a again"]) == (messages.ENDED, ["a again/0"])
 
 
 def test_all_that_came_and_left_sums_up_to_nothing() -> None:

@@ -35,7 +35,7 @@ def calls(limits: str, *bodies: Any, more: str = "token_ids: true,", **given: An
         written = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         payload = by.parse(written.encode(), 10_000)
         made = messages.Request(payload.key, payload.row_count, len(payload.body), payload)
-        made.rows_taken, made.size_queued = 0, made.size
+        made.size_queued = made.size
         made.cost_queued = sum(obeyed.row_costs(payload, 0, payload.row_count)) if obeyed.row_costs else 0
         waiting.append(made)
     found = []
@@ -44,7 +44,7 @@ def calls(limits: str, *bodies: Any, more: str = "token_ids: true,", **given: An
         found.append([stop - start for _, start, stop in parts])
         for request, start, stop in parts:
             request.size_queued, request.cost_queued = packing.rest(request, start, stop, obeyed, math.inf)
-            request.rows_taken = stop
+            request.take(stop)
         waiting = [each for each in waiting if each.rows_taken < each.rows]
     return found
 
