@@ -84,15 +84,12 @@ class Recorder(driver.Observer):
         self.before = None if made is None else made.sent
 
     def sent(self, batch: messages.Batch) -> None:
-        reason = batch.reason
-        self.batches[reason] += 1
+        self.batches[batch.reason] += 1
         self.sizes.observe(batch.rows)
-        if reason not in messages.RETRIES:
-            came: list[float] = []
-            for request, start, _ in batch.parts:
-                if not start and not request.goes_again:
-                    came += [request.arrived] * getattr(request, "callers", 1)
-            self.waits.observe_since(came, batch.dispatched)
+        came: list[float] = []
+        for request in batch.newcomers:
+            came += [request.arrived] * getattr(request, "callers", 1)
+        self.waits.observe_since(came, batch.dispatched)
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
         self.function_seconds.observe(seconds)

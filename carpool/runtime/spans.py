@@ -146,12 +146,11 @@ class Spans:
         is_recorded = span.is_recording()
         if is_recorded:
             self._open[batch] = span
-        if batch.reason in messages.RETRIES:
-            return  # its members' waits were told before
+        came = set(batch.newcomers)  # the waits of the others were told before
         links = [trace.Link(span.get_span_context())] if is_recorded else []
         of_batch = {"carpool.batch.id": batch.id, "carpool.batch.reason": batch.reason.value}
         for (request, start, stop), caller in callers.sampled:
-            if not start and not request.goes_again:
+            if not start and request in came:
                 told = {"carpool.rows": stop - start, **of_batch, **source.of_wait(request)}
                 self._wait(caller, self._time_of(request.arrived), told, links).end(at)
 

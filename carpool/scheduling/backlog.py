@@ -79,44 +79,24 @@ class Backlog:
         return () if queue is None else list(queue)
 
     def add(self, request: Request) -> bool:
-        """Put a request, of at least one row, at the end of its fifo. Sequences must ascend.
-
-        Returns False if that changed only some sums: it is not the first of its fifo, its goal is not known to be the
-        earliest of its queue, and the queue is not full.
-        """
-        limits, rows = self._limits, request.rows
-        if limits.row_costs is not None or limits.row_lengths is not None:
-            self._measure(request)  # first of all, as that may fail
-        tier: int = rows > limits.small_batch_threshold  # as `tier_of` tells
-        if request.priority:
-            tier -= 2 * request.priority
-            self._count(request, rows)
-        queue = self._queues.get(request.queue_key) or self._new_queue(request)
-        fifo = queue.fifos.get(tier)
-        is_notable = fifo is None
-        if fifo is None:
-            fifo = self._new_fifo(queue, request, tier)
-        fifo.requests.append(request)
-        request.wait(self._place)
-        if request.goal < queue.known_goal:
-            queue.known_goal = request.goal
-            is_notable = True
-        # As `_change` does, without one more call for each request.
-        self._rows += rows
-        self._size += request.size
-        if queue.change(rows, request.size, request.cost_queued):
-            self._full[queue] = None
-            return True
-        return is_notable
+        """As `add_all`, for one."""
+        return self.add_all((request,))
 
     def add_all(self, requests: Sequence[Request]) -> bool:
-        """As `add` for each of them, in this order; returns False if that did for all."""
+        """Put requests, of at least one row each, at the ends of their fifos in this order. Sequences must ascend.
+
+        Returns False if that changed only some sums: none is the first of its fifo, has a goal that is known to be the
+        earliest of its queue, or fills it.
+        """
+        if self._place is WAITING and not self._learned.is_empty:
+            for request in requests:
+                request.queue_key = self._learned.queue_of(request)
         limits, threshold, count = self._limits, self._limits.small_batch_threshold, len(requests)
         is_measured = limits.row_costs is not None or limits.row_lengths is not None
         is_notable, at = False, 0
         while at < count:
             first = requests[at]
-            is_notable |= self.add(first)
+            is_notable |= self._add(first)
             # Those like it that follow go with it, as mostly all of them are alike.
             key, tier, queue = first.queue_key, tier_of(first, limits), self._queues[first.queue_key]
             rows, size, goal = 0, 0, queue.known_goal
@@ -249,6 +229,32 @@ class Backlog:
         for request in found:
             self.withdraw(request)
         return found
+
+    def _add(self, request: Request) -> bool:
+        limits, rows = self._limits, request.rows
+        if limits.row_costs is not None or limits.row_lengths is not None:
+            self._measure(request)  # first of all, as that may fail
+        tier: int = rows > limits.small_batch_threshold  # as `tier_of` tells
+        if request.priority:
+            tier -= 2 * request.priority
+            self._count(request, rows)
+        queue = self._queues.get(request.queue_key) or self._new_queue(request)
+        fifo = queue.fifos.get(tier)
+        is_notable = fifo is None
+        if fifo is None:
+            fifo = self._new_fifo(queue, request, tier)
+        fifo.requests.append(request)
+        request.wait(self._place)
+        if request.goal < queue.known_goal:
+            queue.known_goal = request.goal
+            is_notable = True
+        # As `_change` does, without one more call for each request.
+        self._rows += rows
+        self._size += request.size
+        if queue.change(rows, request.size, request.cost_queued):
+            self._full[queue] = None
+            return True
+        return is_notable
 
     def _fit(self, queue: Queue, request: Request) -> None:
         """Let a queue with this request have batches of as many rows and bytes as the predictor takes."""

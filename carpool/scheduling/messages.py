@@ -273,7 +273,8 @@ RETRIES = (Reason.CLOSED, Reason.ISOLATE, Reason.SMALLER)
 class Batch:
     """Rows of requests with one key that go to the predictor in one call.
 
-    `reason` says why it left, `rows` is the number of instances it carries. `about` belongs to whoever carries it out.
+    `reason` says why it left, `rows` is the number of instances it carries. `newcomers` are the requests whose first
+    rows leave with it, and for the first time. `about` belongs to whoever carries it out.
     If it was refused for its size and goes again in smaller pieces, `pieces_of` is how many rows each has at most.
     `search` is isolation's: the one that it is a part of, if its rows were refused before. `weight` is as how many rows
     it counts where its time is looked at.
@@ -285,6 +286,7 @@ class Batch:
         "error",
         "id",
         "key",
+        "newcomers",
         "parts",
         "pieces_of",
         "reason",
@@ -301,6 +303,9 @@ class Batch:
         self.reason = reason
         self.rows = sum([part.stop - part.start for part in parts])
         self.weight = self.rows
+        self.newcomers: Sequence[Request] = ()
+        if reason not in RETRIES:
+            self.newcomers = [request for request, start, _ in parts if not start and not request._goes_again]
         self.dispatched = 0.0
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
         self.about: Any = None

@@ -78,28 +78,28 @@ from carpool.scheduling.queues import Deadlines
 
 STATE = """
 attribute        what it is                                  written by
-backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _cut, _next_batch,
+backlog          requests that wait for a regular batch      submit_all, _accept_each, _readmit, _cut, _next_batch,
                                                              _close, _keep_whole, change_limits, _resize
 learned_limits   what the predictor takes in one call        _learn_from, _lessons, failed, _fill
-isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
+isolation        what failures left behind, and suspects     _accept_each, _close, done, failed, abort,
                                                              _keep_whole, _fill, _next_batch, _next_after_failures,
                                                              change_limits, _resize, _learn_from
 in_flight        batches at the predictor, as they left      _fill, done, failed
-policy           what it learned of the predictor            submit, _accept_all, done, failed, _fill, _next_batch,
-                                                             change_limits, and whoever calls reconsider
+policy           what it learned of the predictor            _accept_all, _accept_each, done, failed, _fill,
+                                                             _next_batch, change_limits, and whoever calls reconsider
 limits           the numbers it obeys                        change_limits
-ledger           bytes held by open requests, and by others  _accept, _accept_all, _forget, change_limits,
+ledger           bytes held by open requests, and by others  _accept_all, _accept_each, _forget, change_limits,
                                                              and all with reservations
 admission        the predictor's pace                        done
 own_time         what batching takes of its own core         whoever measures it, as the driver does
 groups           what a call costs beside its padding        done, _cut
 draining         nothing new is taken                        drain, abort
-asking           when to ask the policy again                _step, _submit_each
+asking           when to ask the policy again                _step
 _aborted         nothing is sent any more                    abort
-_deadlines       open requests by deadline                   _accept, _accept_all, _forget, poll, next_deadline
+_deadlines       open requests by deadline                   _accept_all, _accept_each, _forget, poll, next_deadline
 bug              what failed that cannot, until it is told   submit_turn, _lost, done, _step, _close,
                                                              and whoever tells of it
-_sequence        number of the request that came last        _accept, _accept_all, _readmit
+_sequence        number of the request that came last        _accept_all, _accept_each, _readmit
 """
 """All mutable state of a `Scheduler`, and who writes it. A request carries its own: `messages.Request`."""
 
@@ -164,35 +164,7 @@ class Scheduler:
 
     def submit(self, request: Request) -> Sequence[Effect]:
         """Accept a request, or refuse it at once (`Overloaded`, `PayloadTooLarge`, `Draining`)."""
-        now = self._clock()
-        limits, backlog = self.limits, self.backlog
-        timeout = request.timeout
-        if not timeout or timeout > limits.timeout:
-            timeout = limits.timeout
-        deadline, goal = now + timeout, now + limits.slo
-        request.arrived = now
-        request.deadline = deadline
-        request.goal = goal = goal if goal < deadline else deadline
-        is_calm = self.isolation.is_calm
-        ahead = backlog.rows
-        if backlog.levels or request.priority:
-            ahead = backlog.ahead_of(request.priority)  # those below it take no room from it
-        waiting = ahead if is_calm else ahead + self.isolation.rows
-        error = self.admission.refusal(request.rows, request.size, waiting, self.draining)
-        if error is None and not is_calm and self.isolation.suspects(request, now):
-            return self._submit_suspect(request, now)
-        if error is None:
-            error = self.policy.arrived(request.rows, goal, ahead, now)
-        if error is not None:
-            return (Refuse(request, error),)
-        self._accept(request)
-        if not self.learned_limits.is_empty:
-            request.queue_key = self.learned_limits.queue_of(request)
-        is_notable = self.backlog.add(request)
-        # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
-        if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
-            return ()
-        return self._step(now)
+        return Scheduler.submit_all(self, (request,))
 
     def submit_all(self, requests: Sequence[Request]) -> Sequence[Effect]:
         """Accept requests that came at one moment, or refuse some of them at once: each in turn, as `submit` does.
@@ -200,18 +172,20 @@ class Scheduler:
         The outcome is that of so many calls of `submit` if nothing became due before the last of them. It takes about
         half the time where nobody is refused or suspected.
         """
-        if len(requests) < 2:
-            return self.submit(requests[0]) if requests else ()
-        now = self._clock()
-        if not self._accept_all(requests, now):
-            return self._submit_each(requests, now)
-        if not self.learned_limits.is_empty:
-            for request in requests:
-                request.queue_key = self.learned_limits.queue_of(request)
-        is_notable = self.backlog.add_all(requests)
-        if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
+        if not requests:
             return ()
-        return self._step(now)
+        now = self._clock()
+        refusals: list[Effect] = []
+        if self._accept_all(requests, now):
+            is_notable = self.backlog.add_all(requests)
+        else:
+            is_notable = self._accept_each(requests, now, refusals)
+            if len(refusals) == len(requests):
+                return refusals
+        # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
+        if now < (self.asking.notable_from if is_notable else self.asking.arrivals_from):
+            return refusals
+        return [*self._step(now), *refusals]
 
     def submit_turn(self, requests: Sequence[Request]) -> Sequence[Effect]:
         """As `submit_all` if all have room, else one after the other: what leaves makes room for the next."""
@@ -536,37 +510,35 @@ class Scheduler:
         self._deadlines.add_all(requests)
         return True
 
-    def _submit_each(self, requests: Sequence[Request], now: float) -> Sequence[Effect]:
-        """Submit requests one by one, and ask the policy once, for all of them."""
-        asking, self.asking = self.asking, NO_SLOT  # so that `submit` leaves asking to this
-        try:
-            refusals = [effect for request in requests for effect in self.submit(request)]
-        finally:
-            self.asking = asking
-        if now < asking.notable_from or len(refusals) == len(requests):
-            return refusals
-        return [*self._step(now), *refusals]
-
-    def _submit_suspect(self, request: Request, now: float) -> Sequence[Effect]:
-        error = self.isolation.refusal(request)
-        if error is not None:
-            return (Refuse(request, error),)
-        self._accept(request)
-        self.isolation.add(request)
-        return () if now < self.asking.notable_from else self._step(now)
-
-    def _accept(self, request: Request) -> None:
-        self._sequence += 1
-        request.accept(self._sequence)
-        self.ledger.held += request.size
-        self._deadlines.add(request)
+    def _accept_each(self, requests: Sequence[Request], now: float, refusals: list[Effect]) -> bool:
+        """Accept those that can be, one after the other, and refuse the others. As `Backlog.add` returns for any."""
+        is_notable = False
+        for request in requests:
+            ahead = self.backlog.ahead_of(request.priority)  # those below it take no room from it
+            waiting = ahead + self.isolation.rows
+            error = self.admission.refusal(request.rows, request.size, waiting, self.draining)
+            is_suspect = error is None and self.isolation.suspects(request, now)
+            if is_suspect:
+                error = self.isolation.refusal(request)
+            elif error is None:
+                error = self.policy.arrived(request.rows, request.goal, ahead, now)
+            if error is not None:
+                refusals.append(Refuse(request, error))
+                continue
+            self._sequence = accept_all((request,), self._sequence)
+            self.ledger.held += request.size
+            self._deadlines.add(request)
+            if is_suspect:
+                self.isolation.add(request)
+                is_notable = True
+            else:
+                is_notable = self.backlog.add(request) or is_notable
+        return is_notable
 
     def _readmit(self, cleared: Sequence[Request]) -> None:
         """Let those who were suspected travel with the others, as if they came now."""
         for request in cleared:
-            self._sequence = request.sequence = self._sequence + 1
-            if not self.learned_limits.is_empty:
-                request.queue_key = self.learned_limits.queue_of(request)
+            self._sequence = accept_all((request,), self._sequence)
             self.backlog.add(request)
 
     def _lost(self, batch: Batch, error: Exception, now: float) -> None:

@@ -36,7 +36,7 @@ class Site:
         batch.dispatched = self.now
         for request in requests:
             request.take(request.rows)  # as the scheduler does
-        self.ring.sent(batch, requests, [request.arrived for request in requests])
+        self.ring.sent(batch, [request.arrived for request in batch.newcomers])
         return batch
 
     @property

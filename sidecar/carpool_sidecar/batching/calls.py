@@ -207,11 +207,8 @@ class ServerTimings:
 
     def note(self, batch: messages.Batch) -> None:
         """Remember with its members when a batch left, unless they have left before."""
-        if batch.reason in messages.RETRIES:
-            return
-        for request, start, _ in batch.parts:
-            if not start and not request.goes_again:
-                request.left = (batch.dispatched, batch.rows, batch.reason)  # type: ignore[attr-defined] # a `Call`
+        for request in batch.newcomers:
+            request.left = (batch.dispatched, batch.rows, batch.reason)  # type: ignore[attr-defined] # a `Call`
 
     def of(self, call: Call) -> str:
         """The header's value for a call that is answered now: milliseconds in the queue, and from then on."""

@@ -184,20 +184,16 @@ class Observer(driver.Observer):
         counters.batch_size.observe_all((batch.rows,))
         if reason in messages.RETRIES:
             counters.retries.labels(reason).inc()
-            waited = None
-        else:
-            requests = [request for request, start, _ in batch.parts if not start and not request.goes_again]
-            arrived = [request.arrived for request in requests]
-            left = batch.dispatched
-            waited = [left - moment for moment in arrived]
-            counters.queue_seconds.observe_all(waited)
-            if self.has_levels:
-                for request, seconds in zip(requests, waited, strict=True):
-                    level = calls.LEVELS[request.priority]
-                    counters.level_requests.labels(level).inc()
-                    counters.level_waits.labels(level).inc(seconds)
-            if self._ring is not None:
-                self._ring.sent(batch, requests, arrived)
+        arrived, left = [request.arrived for request in batch.newcomers], batch.dispatched
+        waited = [left - moment for moment in arrived]
+        counters.queue_seconds.observe_all(waited)
+        if self.has_levels:
+            for request, seconds in zip(batch.newcomers, waited, strict=True):
+                level = calls.LEVELS[request.priority]
+                counters.level_requests.labels(level).inc()
+                counters.level_waits.labels(level).inc(seconds)
+        if self._ring is not None:
+            self._ring.sent(batch, arrived)
         if self._timings is not None:
             self._timings.note(batch)
         if self.recorder is not None:

@@ -108,9 +108,9 @@ class Ring:
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def sent(self, batch: messages.Batch, requests: Sequence[messages.Request], arrived: Sequence[float]) -> None:
-        """A batch leaves with the first rows of these requests, which came at these times."""
-        block, key = self._block, hash(batch.key) & _KEY_BITS  # as `_hashed`, without a call
+    def sent(self, batch: messages.Batch, arrived: Sequence[float]) -> None:
+        """A batch leaves; its newcomers came at these times."""
+        requests, block, key = batch.newcomers, self._block, hash(batch.key) & _KEY_BITS  # as `_hashed`, without a call
         if len(arrived) < _FEW:
             for request in requests:
                 block.times.append(request.arrived)
