@@ -7,14 +7,15 @@ of queues. Of tiers (see `queues.tier_of`) there are two for each level of prior
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import OrderedDict, deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from carpool.scheduling import packing
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import WAITING, Part, Place, Request
-from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue, tier_of
+from carpool.scheduling.queues import OldestFirst, Queue, delay_of, tier_of
 
 __all__ = ["Backlog", "Queue"]
 
@@ -112,7 +113,7 @@ class Backlog:
                     goal = request.goal
                 at += 1
             if at > start:
-                queue.fifos[tier].requests.extend(requests[start:at])
+                queue.fifos[tier].extend(requests[start:at])
                 is_notable |= goal < queue.known_goal
                 queue.known_goal = goal
                 if first.priority:
@@ -141,26 +142,26 @@ class Backlog:
 
     def oldest(self) -> Queue | None:
         """The queue with the request that came first, whatever its priority, or None if nothing waits."""
-        found: PriorityFifo | None = None
-        for fifos in self._tiers.values():
-            fifo = fifos.oldest()
-            if fifo is not None and (found is None or fifo.oldest.sequence < found.oldest.sequence):
-                found = fifo
-        return None if found is None else found.queue
+        found = [queue for tier in self._tiers.values() if (queue := tier.oldest()) is not None]
+        return min(found, key=lambda queue: queue.oldest.sequence) if len(found) > 1 else found[0] if found else None
 
     def due(self, now: float, latency: float) -> Queue | None:
         """The queue with the request that should travel first of those that have waited `latency` seconds, or None.
 
         With `now` infinity, that is of all.
         """
-        found: PriorityFifo | None = None
-        for fifos in self._tiers.values():
-            fifo = fifos.oldest()
-            if fifo is None or fifo.requests[0].arrived + latency > now:
+        found: Queue | None = None
+        best = (math.inf, 0)
+        for tier, queues in self._tiers.items():
+            queue = queues.oldest()
+            if queue is None:
                 continue
-            if found is None or fifo.rank(self._limits) < found.rank(self._limits):
-                found = fifo
-        return None if found is None else found.queue
+            oldest = queue.fifos[tier][0]
+            if oldest.arrived + latency <= now:
+                rank = (oldest.arrived + delay_of(tier, self._limits), oldest.sequence)
+                if found is None or rank < best:
+                    found, best = queue, rank
+        return found
 
     def full(self) -> Queue | None:
         """A queue that holds a whole batch, the one that has done so for longest, or None."""
@@ -242,8 +243,11 @@ class Backlog:
         fifo = queue.fifos.get(tier)
         is_notable = fifo is None
         if fifo is None:
-            fifo = self._new_fifo(queue, request, tier)
-        fifo.requests.append(request)
+            if tier not in self._tiers:
+                self._tiers[tier] = OldestFirst(tier)
+            self._tiers[tier].add(queue, request.sequence, len(self._queues))
+            fifo = queue.fifos[tier] = deque()
+        fifo.append(request)
         request.wait(self._place)
         if request.goal < queue.known_goal:
             queue.known_goal = request.goal
@@ -268,13 +272,6 @@ class Backlog:
             self._fit(queue, first)
         return queue
 
-    def _new_fifo(self, queue: Queue, first: Request, tier: int) -> PriorityFifo:
-        fifos = self._tiers.get(tier)
-        if fifos is None:
-            fifos = self._tiers[tier] = OldestFirst(tier)
-        fifo = queue.fifos[tier] = fifos.new_fifo(queue, first.sequence, len(self._queues))
-        return fifo
-
     def _measure(self, request: Request) -> None:
         costs, lengths = self._limits.row_costs, self._limits.row_lengths
         if costs is not None:
@@ -291,8 +288,7 @@ class Backlog:
                 self._count(request, request.rows_taken - rows)
             parts.append(new(part, (request, request.rows_taken, rows)))
             request.take(rows)
-        for fifo in queue.fifos.values():
-            fifo.requests.clear()
+        queue.fifos.clear()
         rows, size, cost = queue.sums
         self._change(queue, -rows, -size, -cost)
         if self._partly_sent:
@@ -333,8 +329,6 @@ class Backlog:
 
     def _drop(self, queue: Queue) -> None:
         del self._queues[queue.key]
-        for fifo in queue.fifos.values():
-            fifo.queue = None  # it leaves when it surfaces, and would keep the key, which may be large
-        queue.fifos.clear()  # queue and fifos know each other
+        queue.key = None  # the queue leaves when it surfaces among its tier's, and keys may be large
         if len(self._tiers) > _FEW_TIERS and not self._queues:
             self._tiers.clear()

@@ -33,52 +33,19 @@ def tier_of(request: Request, limits: Limits) -> int:
     return (request.rows > limits.small_batch_threshold) - 2 * request.priority
 
 
-def _delay_of(tier: int, limits: Limits) -> float:
+def delay_of(tier: int, limits: Limits) -> float:
     """By how many seconds later than it did a request of this tier counts as having come; negative for earlier."""
     delay = limits.priority_ageing if tier & 1 else 0.0
     return delay + (tier >> 1) * limits.level_ageing if tier >> 1 else delay
-
-
-class PriorityFifo:
-    """Requests of one key and one tier, in order of arrival. Once emptied it is never filled again.
-
-    Callers leave from the middle, where a deque cannot be cut: such requests stay until they surface. The first of
-    `requests` always waits.
-    """
-
-    __slots__ = ("queue", "requests", "tier")
-
-    def __init__(self, queue: Queue, tier: int) -> None:
-        self.queue: Queue | None = queue
-        self.tier = tier
-        self.requests: deque[Request] = deque()
-
-    @property
-    def oldest(self) -> Request:
-        """The oldest request; the fifo must not be empty."""
-        return self.requests[0]
-
-    def rank(self, limits: Limits) -> tuple[float, int]:
-        """The rank of the oldest request; the fifo must not be empty."""
-        oldest = self.requests[0]
-        return oldest.arrived + _delay_of(self.tier, limits), oldest.sequence
-
-    def waiting(self) -> Iterator[Request]:
-        """Those that wait, without those that do not any more."""
-        return (request for request in self.requests if request.is_queued)
-
-    def drop_finished(self) -> None:
-        """Drop those in front that do not wait any more. To be called whenever some left."""
-        requests = self.requests
-        while requests and not requests[0].is_queued:
-            requests.popleft()
 
 
 class Queue:
     """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait; only `change` writes them.
 
     `known_goal` is the earliest goal of those that wait, minus infinity where that has to be looked up. `fifos` has
-    those that are not empty, by tier. `max_batch_size` and `max_batch_bytes` are what one batch of them may carry.
+    those of each tier in order of arrival, of which the first always waits; callers leave from the middle, where a
+    deque cannot be cut, so they stay until they surface. `max_batch_size` and `max_batch_bytes` are what one batch may
+    carry.
     """
 
     __slots__ = (
@@ -96,7 +63,7 @@ class Queue:
         self._rows = 0
         self._size = 0
         self._cost = 0.0
-        self.fifos: dict[int, PriorityFifo] = {}
+        self.fifos: dict[int, deque[Request]] = {}
 
     def resize(self, most: float, most_bytes: float) -> None:
         """Adapt to changed limits, and to how many rows and bytes the predictor takes."""
@@ -131,17 +98,17 @@ class Queue:
     def oldest(self) -> Request:
         """The request that came first, whatever its priority; the queue must not be empty."""
         if len(self.fifos) > 1:
-            return min([fifo.requests[0] for fifo in self.fifos.values()], key=lambda request: request.sequence)
+            return min([fifo[0] for fifo in self.fifos.values()], key=lambda request: request.sequence)
         (fifo,) = self.fifos.values()
-        return fifo.requests[0]
+        return fifo[0]
 
     @property
     def first(self) -> Request:
         """The request that travels first; the queue must not be empty."""
         if len(self.fifos) > 1:
-            return min([next(self._ranked(fifo)) for fifo in self.fifos.values()])[-1]
+            return min([next(self._ranked(tier)) for tier in self.fifos])[-1]
         (fifo,) = self.fifos.values()
-        return fifo.requests[0]
+        return fifo[0]
 
     @property
     def soonest_goal(self) -> float:
@@ -174,73 +141,70 @@ class Queue:
         """All requests in the order in which they travel; the queue must not change meanwhile."""
         if len(self.fifos) == 1:
             (fifo,) = self.fifos.values()
-            return fifo.waiting() if self._stale else iter(fifo.requests)
-        return (request for *_, request in heapq.merge(*map(self._ranked, self.fifos.values())))
+            return (request for request in fifo if request.is_queued) if self._stale else iter(fifo)
+        return (request for *_, request in heapq.merge(*map(self._ranked, self.fifos)))
 
     def drop_finished(self) -> None:
         """Let those go from the front that do not wait any more; the sums are the caller's business."""
         self.known_goal = -math.inf
         for tier, fifo in list(self.fifos.items()):
-            fifo.drop_finished()
-            if not fifo.requests:
+            while fifo and not fifo[0].is_queued:
+                fifo.popleft()
+            if not fifo:
                 del self.fifos[tier]
 
     def withdraw(self, request: Request) -> None:
         """Take an uncut request out that waits, to be put elsewhere; the sums are the caller's business."""
-        fifo = next(fifo for fifo in self.fifos.values() if request in fifo.requests)
-        fifo.requests.remove(request)
+        next(fifo for fifo in self.fifos.values() if request in fifo).remove(request)
         self.drop_finished()
 
     def left(self, anywhere: int) -> None:
         """Requests do not wait any more, so many of which stood anywhere; the sums are the caller's business."""
         self.drop_finished()
         self._stale += anywhere
-        if self._stale > _SLACK + sum(len(fifo.requests) for fifo in self.fifos.values()) // 2:
-            self._clean()
+        if self._stale > _SLACK + sum(map(len, self.fifos.values())) // 2:
+            self.fifos = {tier: deque([each for each in fifo if each.is_queued]) for tier, fifo in self.fifos.items()}
+            self._stale = 0
 
-    def _clean(self) -> None:
-        for fifo in self.fifos.values():
-            fifo.requests = deque(fifo.waiting())
-        self._stale = 0
-
-    def _ranked(self, fifo: PriorityFifo) -> Iterator[tuple[float, int, Request]]:
+    def _ranked(self, tier: int) -> Iterator[tuple[float, int, Request]]:
         """A fifo in ascending order; a request whose first rows already travel stays in front, whatever came since."""
-        delay = _delay_of(fifo.tier, self._limits)
-        for request in fifo.waiting():
-            yield (-math.inf if request.rows_taken else request.arrived + delay), request.sequence, request
+        delay = delay_of(tier, self._limits)
+        for request in self.fifos[tier]:
+            if request.is_queued:
+                yield (-math.inf if request.rows_taken else request.arrived + delay), request.sequence, request
 
 
 class OldestFirst:
-    """Fifos of one tier, the one with the oldest request first."""
+    """Queues that have requests of one tier, the one with the oldest of these first."""
 
-    # One entry for each fifo, whose sequence may lag behind its oldest request.
+    # An entry for each queue, whose sequence may lag behind the oldest request, and more for those that were refilled.
     __slots__ = ("_tier", "heap")
 
     def __init__(self, tier: int) -> None:
         self._tier = tier
-        self.heap: list[tuple[int, PriorityFifo]] = []
+        self.heap: list[tuple[int, Queue]] = []
 
-    def new_fifo(self, queue: Queue, sequence: int, fifos: int) -> PriorityFifo:
-        """A fifo that starts with the request `sequence`; there are at most `fifos` that are not empty."""
-        # Emptied fifos leave when they surface; behind an old request that can take long.
-        if len(self.heap) > 2 * fifos + _SLACK:
-            self.heap = [(fifo.oldest.sequence, fifo) for _, fifo in self.heap if fifo.requests]
+    def add(self, queue: Queue, sequence: int, queues: int) -> None:
+        """A queue begins to have such requests, with this one; there are at most so many queues that are not empty."""
+        # Entries without a request leave when they surface; behind an old request that can take long.
+        if len(self.heap) > 2 * queues + _SLACK:
+            left = {each for _, each in self.heap if self._tier in each.fifos}
+            self.heap = [(each.fifos[self._tier][0].sequence, each) for each in left]
             heapq.heapify(self.heap)
-        fifo = PriorityFifo(queue, self._tier)
-        heapq.heappush(self.heap, (sequence, fifo))
-        return fifo
+        heapq.heappush(self.heap, (sequence, queue))
 
-    def oldest(self) -> PriorityFifo | None:
-        """The fifo whose oldest request came first, or None."""
+    def oldest(self) -> Queue | None:
+        """The queue whose oldest request of this tier came first, or None."""
         heap = self.heap
         while heap:
-            sequence, fifo = heap[0]
-            if not fifo.requests:
+            sequence, queue = heap[0]
+            fifo = queue.fifos.get(self._tier)
+            if not fifo:
                 heapq.heappop(heap)
-            elif (oldest := fifo.requests[0].sequence) != sequence:
-                heapq.heapreplace(heap, (oldest, fifo))
+            elif fifo[0].sequence != sequence:
+                heapq.heapreplace(heap, (fifo[0].sequence, queue))
             else:
-                return fifo
+                return queue
         return None
 
 
@@ -261,33 +225,19 @@ class Deadlines:
         self._latest = -math.inf
         self._open = 0
 
-    def add(self, request: Request) -> None:
-        """Watch an open request. Sequences must ascend."""
-        deadline = request.deadline
-        if deadline == math.inf:
-            self._endless.add(request)
-            return
-        self._open += 1
-        if deadline >= self._latest:
-            self._latest = deadline
-            self._queue.append(request)
-        else:
-            heapq.heappush(self._heap, (deadline, request.sequence, request))
-
     def add_all(self, requests: Sequence[Request]) -> None:
-        """As `add` for each of them, in this order. It is quicker if none has an end, or if they ascend."""
-        if requests[0].deadline == math.inf and all(request.deadline == math.inf for request in requests):
-            self._endless.update(requests)
-            return
-        queue = self._queue
+        """Watch open requests. Sequences must ascend."""
         for request in requests:
             deadline = request.deadline
-            if self._latest <= deadline < math.inf:
+            if deadline == math.inf:
+                self._endless.add(request)
+                continue
+            self._open += 1
+            if deadline >= self._latest:
                 self._latest = deadline
-                self._open += 1
-                queue.append(request)
+                self._queue.append(request)
             else:
-                self.add(request)
+                heapq.heappush(self._heap, (deadline, request.sequence, request))
 
     def forget(self, closed: Collection[Request]) -> None:
         """These were watched, and are not open any more."""

@@ -527,7 +527,7 @@ class Scheduler:
                 continue
             self._sequence = accept_all((request,), self._sequence)
             self.ledger.held += request.size
-            self._deadlines.add(request)
+            self._deadlines.add_all((request,))
             if is_suspect:
                 self.isolation.add(request)
                 is_notable = True

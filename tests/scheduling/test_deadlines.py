@@ -23,7 +23,7 @@ def request_of(deadline: float, sequence: int) -> Request:
 
 def watched(book: Deadlines, deadline: float, sequence: int) -> Request:
     request = request_of(deadline, sequence)
-    book.add(request)
+    book.add_all([request])
     return request
 
 
