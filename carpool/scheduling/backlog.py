@@ -7,7 +7,6 @@ of queues. Of tiers (see `queues.tier_of`) there are two for each level of prior
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict, deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
@@ -150,18 +149,15 @@ class Backlog:
 
         With `now` infinity, that is of all.
         """
-        found: Queue | None = None
-        best = (math.inf, 0)
+        found: list[tuple[Request, int, Queue]] = []
         for tier, queues in self._tiers.items():
             queue = queues.oldest()
-            if queue is None:
-                continue
-            oldest = queue.fifos[tier][0]
-            if oldest.arrived + latency <= now:
-                rank = (oldest.arrived + delay_of(tier, self._limits), oldest.sequence)
-                if found is None or rank < best:
-                    found, best = queue, rank
-        return found
+            if queue is not None and queue.fifos[tier][0].arrived + latency <= now:
+                found.append((queue.fifos[tier][0], tier, queue))
+        if len(found) > 1:
+            ranks = [(first.arrived + delay_of(tier, self._limits), first.sequence) for first, tier, _ in found]
+            return found[ranks.index(min(ranks))][-1]
+        return found[0][-1] if found else None
 
     def full(self) -> Queue | None:
         """A queue that holds a whole batch, the one that has done so for longest, or None."""
