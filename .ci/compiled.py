@@ -49,8 +49,8 @@ MODULES = {
         protocols.v2_http.json_bodies protocols.v2_http.json_lists
         protocols.v2_http.templates protocols.v2_http.cuts
         recording.ring
-        server.http1.connection server.http1.exchange server.http1.heads server.http1.messages server.http1.relay
-        server.http1.requests
+        server.http1.bodies server.http1.connection server.http1.exchange server.http1.heads server.http1.messages
+        server.http1.relay server.http1.requests
         server.grpc.arrivals server.grpc.heads server.grpc.service
         server.headers
         server.http2.connection server.http2.frames server.http2.headers server.http2.limits server.http2.send_queue

@@ -52,7 +52,6 @@ histograms are kept as `carpool.measures` does.
 | `server.http1.messages.ChunkedBody` | where in a body in chunks it is | its exchange |
 | `server.http1.exchange.Exchange` | who answers a request, and how far that is | its connection; whoever answers |
 | `server.http1.handler.Handler` | what heads said that came lately | each head that is new |
-| `server.http1.bodies.CollectedBody` | who reads one, and what is wrong with the rest | its exchange; its reader |
 | `server.http1.relay.Relays` | open tunnels, whether it is closed | relays; `close_tunnels` |
 | `server.http1.relay.Relay` | a request and its answer, as far as they are not passed on | both connections |
 | `server.http1.tunnel.Tunnel` | the open tunnels, of which it is one | its sides |

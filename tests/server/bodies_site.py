@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.http1 import bodies, exchange, messages
+from carpool_sidecar.server.http1 import bodies, exchange, handler, messages
 
 Send = Callable[[str, bytes], Awaitable["Connection"]]
 
@@ -33,14 +33,12 @@ class Site:
         if asked.head.method == "GET":
             asked.respond(responses.Response(200, (), b"got"))
             return
-        body = bodies.CollectedBody(asked, self.limits)
-        asked.consumer = body
-        asked.task = asyncio.get_running_loop().create_task(self._read(asked, body))
+        asked.cancel = asyncio.get_running_loop().create_task(self._read(asked)).cancel
 
-    async def _read(self, asked: exchange.Exchange, source: bodies.CollectedBody) -> None:
+    async def _read(self, asked: exchange.Exchange) -> None:
         self.started.set()
         try:
-            body = await source.read()
+            body = await handler.read_body(asked, self.limits)
         except BaseException as error:
             self.outcomes.put_nowait(error)
             if not isinstance(error, errors.CarpoolError):
@@ -94,12 +92,14 @@ class Arriving:
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         head = messages.read_head(f"POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
         self._exchange = exchange.Exchange(self, head, 0.0)
-        self.body = self._exchange.consumer = bodies.CollectedBody(self._exchange, site.limits)
+        self._limits = site.limits
         self.answers = self
 
     def feed(self, part: bytes) -> None:
         self._exchange.feed(part)
-        self._exchange.settled()
+
+    async def read(self) -> bytes:
+        return await handler.read_body(self._exchange, self._limits)
 
     def look_what_to_read(self) -> None:
         """All is read."""

@@ -161,7 +161,10 @@ class Asked:
         self.is_lost = self.is_whole = False
         self.words = ""
         self._text = text
-        asked.consumer = self
+        asked.consumer, asked.cancel = self, self.lost
+        self.came(b"".join(asked.unread.take()))
+        if asked.broken:
+            self.broken(asked.broken)
 
     @property
     def data(self) -> bytes:
@@ -173,17 +176,12 @@ class Asked:
         """Give an answer, after which nothing is held for it any more."""
         self.exchange.respond(responses.Response(200, (), b"asked"), close)
 
-    def body(self, data: bytes) -> None:
+    def came(self, data: bytes) -> None:
         self.content += data
+        self.is_whole = self.exchange.reader.is_complete
 
-    def body_ended(self) -> None:
-        self.is_whole = True
-
-    def body_broken(self, words: str) -> None:
+    def broken(self, words: str) -> None:
         self.words = words
-
-    def settled(self) -> None:
-        """Nothing waits for that here."""
 
     def caller_full(self, is_full: bool) -> None:
         """Nothing is read from anywhere."""

@@ -81,12 +81,11 @@ class ReadingFirst:
         return messages.read_head(text)
 
     def begin(self, asked: exchange.Exchange) -> None:
-        body = bodies.CollectedBody(asked, self._limits)
-        asked.consumer = body
-        asked.task = asyncio.get_running_loop().create_task(self._pass_on(asked, body))
+        asked.cancel = asyncio.get_running_loop().create_task(self._pass_on(asked)).cancel
 
-    async def _pass_on(self, asked: exchange.Exchange, source: bodies.CollectedBody) -> None:
-        relay.Relay(self._relays, asked, lambda error: None, await source.read()).start()
+    async def _pass_on(self, asked: exchange.Exchange) -> None:
+        body = await handler.read_body(asked, self._limits)
+        relay.Relay(self._relays, asked, lambda error: None, body).start()
 
 
 @asynccontextmanager

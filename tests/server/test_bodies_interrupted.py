@@ -18,7 +18,7 @@ async def test_the_timeout_covers_decoding(site: Site) -> None:
     request = Arriving(site, len(coded), Content_Encoding="gzip")
     request.feed(coded)
     with pytest.raises(errors.BodyTooLate):
-        await request.body.read()
+        await request.read()
     assert site.memory.held == 0
 
 
@@ -51,7 +51,7 @@ async def test_a_client_that_leaves_ends_the_reading_and_its_reservation(site: S
 async def test_cancelling_the_reader_releases_its_reservation(site: Site) -> None:
     request = Arriving(site, 10)
     request.feed(b"xyz")
-    reading = asyncio.create_task(request.body.read())
+    reading = asyncio.create_task(request.read())
     await until(lambda: site.memory.held == 3)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -35,7 +35,7 @@ async def test_a_body_that_arrived_in_one_piece_is_not_copied(site: Site) -> Non
     body = b"x" * 8_000
     request = Arriving(site, len(body))
     request.feed(body)
-    assert await request.body.read() is body
+    assert await request.read() is body
 
 
 @pytest.mark.parametrize("name", ["gzip", "GZIP"])

@@ -48,23 +48,21 @@ class AnswerHead(NamedTuple):
     is_chunked: bool
 
 
+class Part(NamedTuple):
+    """What came of an answer at once. There are `trailers`, perhaps none, once it is complete."""
+
+    informed: list[AnswerHead]
+    """Informational answers, before the answer."""
+    head: AnswerHead | None
+    body: bytes
+    trailers: Fields | None
+
+
 class Receiver(Protocol):
-    """Who wants the answer. Nothing is called after `ended`, `failed`, `broke` or `switched`."""
+    """Who wants the answer. Nothing is called after the last part, `failed`, `broke` or `switched`."""
 
-    def informed(self, head: AnswerHead) -> None:
-        """An informational answer came, before the answer."""
-
-    def answered(self, head: AnswerHead) -> None:
-        """The head of the answer came."""
-
-    def received(self, data: bytes) -> None:
-        """More of its body."""
-
-    def ended(self, trailers: Fields) -> None:
-        """The answer is complete."""
-
-    def settled(self) -> None:
-        """All that came at once was handed on."""
+    def answer_came(self, part: Part) -> None:
+        """More of the answer came."""
 
     def switched(self, head: AnswerHead, behind: bytes) -> None:
         """The predictor has switched protocols, and this came behind; take the transport, or `drop` the connection."""
@@ -235,31 +233,31 @@ class Connection(connection.Pooled):
 
     def _hand_on(self, receiver: Receiver, error: errors.UpstreamError | None, behind: bytes, size: int) -> None:
         informed, self._informed = self._informed, []
-        for each in informed:
-            receiver.informed(each)
         head, self._untold = self._untold, None
-        if head is not None and head.status == _SWITCHING and error is None:
-            receiver.switched(head, behind)
-            return
-        if head is not None:
-            receiver.answered(head)
         pieces, self._pieces = self._pieces, []
-        if pieces and self._receiver is receiver:
-            receiver.received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        has_switched = head is not None and head.status == _SWITCHING
+        told = head
+        if head is not None and (has_switched or error is not None):
+            told, pieces = None, []  # of an answer that is broken at once another one can be made
+        trailers = None
+        if error is None and self._state is _COMPLETE and not has_switched:
+            trailers = self._end()
+        if informed or told is not None or pieces or trailers is not None:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            receiver.answer_came(Part(informed, told, body, trailers))
         if self._receiver is not receiver:
-            return  # it wants no more
+            return  # that was all, or it wants no more
         if error is not None:
             self._fail(receiver, error)
-        elif self._state is _COMPLETE:
-            self._end(receiver)
-        else:
-            receiver.settled()
-            if _ACKNOWLEDGE and size < _WORTH_CONFIRMING:
-                # As in `connection`: a server may hold the body back until its head is confirmed.
-                with contextlib.suppress(OSError):
-                    self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
+        elif head is not None and has_switched:
+            receiver.switched(head, behind)
+        elif _ACKNOWLEDGE and size < _WORTH_CONFIRMING:
+            # As in `connection`: a server may hold the body back until its head is confirmed.
+            with contextlib.suppress(OSError):
+                self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
-    def _end(self, receiver: Receiver) -> None:
+    def _end(self) -> Fields:
+        """Free or close the connection; returns the trailers of the answer."""
         trailers = self._trailers
         self._receiver = None
         if any(name.lower() == b"connection" for name, _ in trailers):
@@ -269,8 +267,7 @@ class Connection(connection.Pooled):
             self._owner.freed(self)
         else:
             self._transport.abort()
-        receiver.ended(trailers)
-        receiver.settled()
+        return trailers
 
     def _fail(self, receiver: Receiver, error: errors.UpstreamError) -> None:
         self._receiver = None
@@ -293,7 +290,7 @@ class Connection(connection.Pooled):
         head = self._head
         if is_orderly and head is not None and head.length is None and not head.is_chunked:
             self._is_spent = True  # the end of the connection is that of the answer (RFC 9112, 6.3, rule 8)
-            self._end(receiver)
+            receiver.answer_came(Part([], None, b"", self._end()))
         elif head is not None:
             self._fail(receiver, errors.UpstreamBroken("the predictor's answer broke off"))
         else:

@@ -1,4 +1,4 @@
-"""Bodies that come in parts, without letting callers fill the memory: their limits, and who collects them.
+"""Bodies that come in parts, without letting callers fill the memory: their parts, and their limits.
 
 A body is in memory from its first byte, long before the queue knows of it, so the bytes on their way in are counted
 in the same ledger as the queued ones, under one limit. Nearly all bodies are small and have arrived with their head;
@@ -7,24 +7,16 @@ for them the count is a comparison, without timer, task or reservation.
 
 from __future__ import annotations
 
-import asyncio
-import functools
-from collections.abc import Callable
 from typing import Final
-
-from aiohttp import hdrs
 
 from carpool.scheduling import ledger
 from carpool_sidecar import errors, turns
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import v1
 from carpool_sidecar.server import content_coding
-from carpool_sidecar.server.http1 import exchange
 
 _LITTLE: Final = 4 * 1024  # bytes: smaller parts cost more each than to be put together
 _PUT_TOGETHER: Final = 16 * 1024
-
-_MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 
 _CHUNK_OVERHEAD: Final = 5
 """Bytes of a chunk beside its data, at least: a digit and two line ends (RFC 9112, section 7.1)."""
@@ -119,124 +111,7 @@ class Limits:
         self.memory.check_room(count)
         reservation.add(count)
 
-
-class CollectedBody:
-    """A body that waits to be read, and the call made of it. Implements `exchange.Consumer`."""
-
-    # State: what came and was not read; what is wrong with the rest; whoever waits for more; what takes the call out
-    # of its queue.
-    __slots__ = ("_exchange", "_limits", "_parts", "_waiter", "_words", "cancel")
-
-    def __init__(self, asked: exchange.Exchange, limits: Limits) -> None:
-        self._exchange = asked
-        self._limits = limits
-        self._parts = Parts()
-        self._words = ""
-        self._waiter: asyncio.Future[None] | None = None
-        self.cancel: Callable[[], None] | None = None
-
-    @property
-    def can_be_read(self) -> bool:
-        """Whether nothing in the head of its request says that `read` would refuse it for what it is."""
-        size = self._exchange.head.length
-        return (size is None or size <= self._limits.max_body_bytes) and content_coding.can_undo(self._codings)
-
-    async def read(self) -> bytes:
-        """The whole body, its Content-Encoding undone.
-
-        Raises `errors.PayloadTooLarge` and `errors.Overloaded` before reading when Content-Length says so, else
-        as soon as the body grows over a limit; `errors.BodyTooLate`; `errors.BadRequest` for broken chunking or
-        coded data; `errors.UnsupportedEncoding`. However it ends, nothing stays reserved: whoever called counts the
-        body from then on, with a reservation of its own or in the queue.
-        """
-        asked, limits = self._exchange, self._limits
-        is_coded = hdrs.CONTENT_ENCODING in asked.head.headers
-        if asked.head.length is not None:
-            limits.check_size(asked.head.length)
-            limits.memory.check_room(asked.head.length)
-            if asked.reader.is_complete and not is_coded:
-                return b"".join(self._parts.take())
-        with limits.memory.reserve() as reservation:
-            try:
-                async with asyncio.timeout(limits.read_timeout):
-                    asked.send_continue()
-                    body = await self._collect(reservation)
-                    if not is_coded:
-                        return body
-                    grow = functools.partial(limits.grow, reservation)
-                    work = content_coding.decoding(body, self._codings, limits.max_body_bytes, grow)
-                    return await limits.turns.run(work)
-            except TimeoutError:
-                raise errors.BodyTooLate from None
-
-    async def _collect(self, reservation: ledger.Reservation) -> bytes:
-        asked, limits, parts = self._exchange, self._limits, self._parts
-        while True:
-            limits.check_size(parts.size)
-            if asked.reader.chunks * _CHUNK_OVERHEAD > 2 * parts.size + _FREE_OVERHEAD:
-                words = f"the body comes in too small chunks: {parts.size} bytes in {asked.reader.chunks} of them"
-                raise errors.BadRequest(words)
-            limits.grow(reservation, parts.size - reservation.size)
-            if asked.reader.is_complete:
-                return b"".join(parts.take())  # no copy if there is only one
-            self.check()
-            asked.want(True)
-            waiter = self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-                del waiter  # it keeps what is raised here, whose frames keep this one
-
-    def check(self) -> None:
-        """Raises `errors.MalformedBody` if the rest of the body is no HTTP."""
-        if self._words:
-            raise errors.MalformedBody(f"the body is not valid HTTP: {self._words}")
-
-    def hand_over(self, consumer: exchange.Consumer) -> None:
-        """Give what was not read to somebody else, who gets the rest as well."""
-        for part in self._parts.take():
-            consumer.body(part)
-        self._exchange.want(True)
-
-    @property
-    def _codings(self) -> str:
-        # A list header may come in several lines (RFC 9110, 5.3).
-        return ",".join(self._exchange.head.headers.getall(hdrs.CONTENT_ENCODING, ()))
-
-    # --- what comes --------------------------------------------------------------------------------------------
-
-    def body(self, data: bytes) -> None:
-        """Implements `exchange.Consumer`."""
-        self._parts.add(data)
-
-    def body_ended(self) -> None:
-        """Implements `exchange.Consumer`."""
-
-    def settled(self) -> None:
-        """Implements `exchange.Consumer`."""
-        if not self._wake() and self._parts.size >= _MOST_UNREAD:
-            self._exchange.want(False)
-
-    def body_broken(self, words: str) -> None:
-        """Implements `exchange.Consumer`."""
-        self._words = words
-        self._wake()
-
-    def caller_full(self, is_full: bool) -> None:
-        """Implements `exchange.Consumer`: nothing is written before the answer."""
-
-    def lost(self) -> None:
-        """Implements `exchange.Consumer`: the task is cancelled, or the call that it made."""
-        if self.cancel is not None:
-            self.cancel()
-
-    def expire(self, now: float, quiet_since: float, patience: float) -> None:
-        """Implements `exchange.Consumer`: whoever reads has a time limit of its own."""
-
-    def _wake(self) -> bool:
-        """Tell whoever waits for more that there is news; returns whether somebody does."""
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-        return waiter is not None
+    def check_chunks(self, count: int, size: int) -> None:
+        """Raises `errors.BadRequest` for so many bytes that came in so many chunks if these are too small."""
+        if count * _CHUNK_OVERHEAD > 2 * size + _FREE_OVERHEAD:
+            raise errors.BadRequest(f"the body comes in too small chunks: {size} bytes in {count} of them")

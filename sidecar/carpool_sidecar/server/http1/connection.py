@@ -416,22 +416,14 @@ class Connection(asyncio.Protocol):
         self._state = _EXCHANGE
         self._exchange = asked
         self._held.add(0, 1)
-        self._port.handler.begin(asked)
-        if behind and self._has(asked):
+        if behind:
             self._feed(behind)
-        elif behind and not self._is_over:
-            # It is answered already. Not now: of thousands at once each would be served within the one before.
-            self._resume(behind)
-        asked.settled()
-
-    def _has(self, asked: exchange.Exchange) -> bool:
-        """Whether this is the present exchange; compiled code takes it for that where it was just set."""
-        return self._exchange is asked
+        self._port.handler.begin(asked)
 
     def _feed(self, data: bytes) -> None:
         """Give the exchange what came of its body; keep what is behind that, or is for the next turn."""
         asked = self._exchange
-        if asked is None or asked.is_broken:
+        if asked is None or asked.broken:
             return
         was_complete = asked.reader.is_complete
         if self._rest or was_complete:
@@ -461,8 +453,6 @@ class Connection(asyncio.Protocol):
             self._update_reading()
             if not asked.reader.is_complete:
                 asyncio.get_running_loop().call_soon(self._feed_later)
-        if not asked.is_beginning:
-            asked.settled()
 
     def _has_no_room_for_head(self, asked: exchange.Exchange) -> bool:
         """Whether what is behind an exchange is the start of a head, not a complete one, for which there is no room."""
@@ -505,7 +495,7 @@ class Connection(asyncio.Protocol):
         asked.held = 0
         self.answers.end_own()
         asked.answered_at = self.answers.touched
-        if close or asked.is_broken:
+        if close or asked.broken:
             self._exchange = None
             self.part()
         elif asked.reader.is_complete:
@@ -517,8 +507,10 @@ class Connection(asyncio.Protocol):
 
     def become_tunnel(self) -> tuple[tunnel.Side, bytes]:
         """Give away the transport, and what came already behind the request; the rest of it counts as going on."""
-        rest = self._rest
+        rest, asked = self._rest, self._exchange
         self._keep(b"")
+        if asked is not None:
+            asked.give_away()
         self._exchange = None
         self._state = _TUNNEL
         return tunnel.Side(self._transport, self, self.answers.is_full), rest

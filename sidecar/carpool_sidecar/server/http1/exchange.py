@@ -1,20 +1,21 @@
 """A request that is no plain predict request, and its answer: what its connection and whoever answers it share.
 
-The connection gives it what comes of the body. Whoever answers, the `Consumer`, gets that, and writes: a complete
-answer, or one piece by piece. Both sides can be told to wait.
+The connection gives it what comes of the body. That waits until it is read, or goes to a `Consumer` who takes it as it
+comes. Whoever answers writes a complete answer, or one piece by piece. Both sides can be told to wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.http1 import messages, tunnel
+from carpool_sidecar.server.http1 import bodies, messages, tunnel
 
+_MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -33,25 +34,16 @@ OVER: Final = Stage.OVER
 
 
 class Consumer(Protocol):
-    """Who answers a request."""
+    """Who takes a request as it comes, and answers it."""
 
-    def body(self, data: bytes) -> None:
-        """More of its body came."""
+    def came(self, data: bytes) -> None:
+        """More of its body came, or its end."""
 
-    def body_ended(self) -> None:
-        """The body is complete."""
-
-    def body_broken(self, words: str) -> None:
+    def broken(self, words: str) -> None:
         """The rest of the body is no HTTP."""
-
-    def settled(self) -> None:
-        """All that came at once was handed on."""
 
     def caller_full(self, is_full: bool) -> None:
         """Whether the caller takes no more of its answer for now."""
-
-    def lost(self) -> None:
-        """The caller is gone: nobody waits for the answer any more."""
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
         """Look whether a side that should send, or take, has done nothing for more than `patience` seconds.
@@ -91,14 +83,15 @@ class Connection(Protocol):
 class Exchange:
     """One request, which came at `started`, and its answer.
 
-    `wants_more` is whether its consumer takes more of the body, `is_continued` once the caller was told to send it.
-    `is_beginning` until all that came with the head was handed on. `held` are the bytes that count for it.
+    `unread` is what came of its body and nobody took. `wants_more` is whether more of it is wanted, `broken` says what
+    is wrong with the rest, and `is_continued` is set once the caller was told to send it. `held` are the bytes that
+    count for it. `cancel` is called if the caller leaves before the answer is complete.
     """
 
-    # State: those; the consumer, once there is one; the task that answers, if one does.
+    # State: those; the consumer, if there is one; whoever waits for news of the body.
     __slots__ = (
-        "answered_at", "connection", "consumer", "head", "held", "is_beginning", "is_broken", "is_closing",
-        "is_continued", "reader", "stage", "started", "task", "wants_more",
+        "_waiter", "answered_at", "broken", "cancel", "connection", "consumer", "head", "held", "is_closing",
+        "is_continued", "reader", "stage", "started", "unread", "wants_more",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, head: messages.RequestHead, started: float) -> None:
@@ -106,11 +99,14 @@ class Exchange:
         self.head = head
         self.started = started
         self.reader = messages.body_of(head)
+        self.unread = bodies.Parts()
         self.consumer: Consumer | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.wants_more = self.is_beginning = True
+        self.cancel: Callable[[], object] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.wants_more = True
         self.held = 0
-        self.is_broken = self.is_continued = False
+        self.broken = ""
+        self.is_continued = False
         self.stage = WAITING
         self.answered_at = 0.0
         self.is_closing = not head.keep_alive
@@ -125,28 +121,26 @@ class Exchange:
     def feed(self, data: bytes) -> bytes:
         """Take what came; returns what is behind the body, or for the next turn if that is not complete.
 
-        Raises `messages.Malformed`, of which the consumer is not told.
+        Raises `messages.Malformed`.
         """
         content, rest = self.reader.feed(data)
-        consumer = self.consumer
-        if not self.is_over and consumer is not None:
-            if content:
-                consumer.body(content)
-            if self.reader.is_complete and not self.is_over:
-                consumer.body_ended()
+        if self.is_over:
+            return rest
+        if self.consumer is None:
+            self.unread.add(content)
+            if not self._tell() and self.unread.size >= _MOST_UNREAD:
+                self.want(False)
+        elif content or self.reader.is_complete:
+            self.consumer.came(content)
         return rest
 
     def break_body(self, words: str) -> None:
         """The rest of the body is no HTTP: nothing more is taken, and the connection ends behind the answer."""
-        self.is_broken = self.is_closing = True
+        self.broken = words
+        self.is_closing = True
+        self._tell()
         if self.consumer is not None and self.stage is not OVER:
-            self.consumer.body_broken(words)
-
-    def settled(self) -> None:
-        """All that came at once was fed."""
-        self.is_beginning = False
-        if self.consumer is not None and self.stage is not OVER:
-            self.consumer.settled()
+            self.consumer.broken(words)
 
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
         """As `Consumer.expire`."""
@@ -160,15 +154,28 @@ class Exchange:
 
     def lost(self) -> None:
         """The caller is gone."""
-        consumer, self.consumer = self.consumer, None
+        cancel = self.cancel
         if not self.is_over:
-            self.stage = OVER
-            if consumer is not None:
-                consumer.lost()
-            if self.task is not None:
-                self.task.cancel()
+            self._end()
+            if cancel is not None:
+                cancel()
 
-    # --- what the consumer calls -------------------------------------------------------------------------------
+    def give_away(self) -> None:
+        """Protocols were switched: this is no request any more."""
+        self._end()
+
+    def _end(self) -> None:
+        self.stage = OVER
+        self.consumer = self.cancel = self._waiter = None
+
+    def _tell(self) -> bool:
+        """Wake whoever waits for news of the body; returns whether somebody does."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        return waiter is not None
+
+    # --- what whoever answers calls -------------------------------------------------------------------------------
 
     @property
     def may_switch(self) -> bool:
@@ -193,6 +200,12 @@ class Exchange:
             self.is_continued = True
             self.connection.answers.write(_CONTINUE)
 
+    def news(self) -> asyncio.Future[None]:
+        """Done when more of the body came, or is known not to come."""
+        self.want(True)
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        return waiter
+
     def want(self, wanted: bool) -> None:
         """Take more of the body, or no more for now."""
         if wanted != self.wants_more:
@@ -212,8 +225,7 @@ class Exchange:
     def end(self, close: bool = False) -> None:
         """The answer is complete; with `close` the connection ends behind it."""
         if not self.is_over:
-            self.stage = OVER
-            self.consumer = None
+            self._end()
             self.connection.answer_ended(self, close or self.is_closing)
 
     def respond(self, answer: responses.Response, close: bool = False) -> None:

@@ -12,10 +12,13 @@ import functools
 from collections.abc import Coroutine
 from typing import Final
 
+from aiohttp import hdrs
+
+from carpool.scheduling import ledger
 from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.server import headers, local_answers, predict, responses
+from carpool_sidecar.server import content_coding, headers, local_answers, predict, responses
 from carpool_sidecar.server.http1 import bodies, exchange, messages, relay, requests
 from carpool_sidecar.upstream import readiness
 
@@ -95,9 +98,7 @@ class Handler:
         if self._plain is None or match is None:
             self._pass_on(asked)
         else:
-            body = bodies.CollectedBody(asked, self._rules.bodies)
-            asked.consumer = body
-            self._start(asked, self._batch(asked, body, self._plain, match))
+            self._start(asked, self._batch(asked, self._plain, match))
 
     # --- own answers -------------------------------------------------------------------------------------------
 
@@ -115,9 +116,7 @@ class Handler:
 
     # --- calls in batches --------------------------------------------------------------------------------------
 
-    async def _batch(
-        self, asked: exchange.Exchange, source: bodies.CollectedBody, plain: requests.PlainRequests, match: routes.Match
-    ) -> None:
+    async def _batch(self, asked: exchange.Exchange, plain: requests.PlainRequests, match: routes.Match) -> None:
         """Make a call of a request once its body is read; from then on it is as any other."""
         rules, clock = self._rules, asyncio.get_running_loop().time
         request, started = asked.head, plain.clock()
@@ -126,21 +125,21 @@ class Handler:
         try:
             self._life.check_open()
             if match.by_body is not None:
-                body = await self._read(source, match)
+                body = await self._read(asked, match)
             before = clock()
             route = await rules.route(request.headers, match, body)
             spent = clock() - before
             if body is None:
-                body = await self._read(source, match)
+                body = await self._read(asked, match)
             head = rules.head(request.target, request.headers, match, route, spent)
             payload = await self._payload(head, body, match)
             made = plain.serve(asked, head, payload, len(body), started)
             if not asked.is_over:
-                source.cancel = functools.partial(plain.driver.cancel, made)
+                asked.cancel = functools.partial(plain.driver.cancel, made)
             return
         except errors.Unbatchable as verdict:
             self._metrics.unbatched(verdict.reason)
-            self._pass_on(asked, body, match.error_words, source)
+            self._pass_on(asked, body, match.error_words)
             return
         except errors.CarpoolError as error:
             # Bare: else this frame and the error keep each other, and the body, alive.
@@ -160,15 +159,17 @@ class Handler:
         )
         self._respond(asked, answer)
 
-    async def _read(self, source: bodies.CollectedBody, match: routes.Match) -> bytes:
+    async def _read(self, asked: exchange.Exchange, match: routes.Match) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`.
 
         Raises `errors.Unbatchable`, with the body unread, where the media type speaks against a predict request and
         it is known beforehand that the body cannot be looked at.
         """
-        if not match.says_so and not source.can_be_read:
+        limits, size = self._rules.bodies, asked.head.length
+        is_readable = (size is None or size <= limits.max_body_bytes) and content_coding.can_undo(_codings(asked))
+        if not match.says_so and not is_readable:
             raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
-        return await source.read()
+        return await read_body(asked, limits)
 
     async def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
         """The rows of a decoded body; raises `errors.CarpoolError`.
@@ -191,13 +192,9 @@ class Handler:
     # --- all else ----------------------------------------------------------------------------------------------
 
     def _pass_on(
-        self,
-        asked: exchange.Exchange,
-        body: bytes | None = None,
-        words: calls.ErrorWords | None = None,
-        source: bodies.CollectedBody | None = None,
+        self, asked: exchange.Exchange, body: bytes | None = None, words: calls.ErrorWords | None = None
     ) -> None:
-        """Pass a request on. Its body is `body` if that was read; if not, some of it may be in the `source`."""
+        """Pass a request on, with this `body` if it was read, and decoded."""
         dialect = responses.Dialect(words) if words else responses.Dialect()
 
         def refuse(error: errors.CarpoolError) -> None:
@@ -209,33 +206,25 @@ class Handler:
             self._life.check_open()
             if asked.head.method == "CONNECT":
                 raise errors.BadRequest("CONNECT is not supported: this is not a forward proxy")
-            if source is not None:
-                source.check()
             passed = relay.Relay(self._relays, asked, refuse, body)
         except errors.CarpoolError as error:
             refuse(errors.bare(error))
             return
         if body is not None:
             asked.connection.hold(asked, len(body))
-        elif source is not None:
-            source.hand_over(passed)
         passed.start()
 
     # --- tasks -------------------------------------------------------------------------------------------------
 
     def _start(self, asked: exchange.Exchange, work: Coroutine[object, object, None]) -> None:
-        asked.task = asyncio.get_running_loop().create_task(self._run(asked, work), name="request")
+        asked.cancel = asyncio.get_running_loop().create_task(self._run(asked, work), name="request").cancel
 
     async def _run(self, asked: exchange.Exchange, work: Coroutine[object, object, None]) -> None:
         try:
-            with contextlib.suppress(
-                asyncio.CancelledError
-            ):  # the caller left; a task keeps what it raises, and all frames
+            with contextlib.suppress(asyncio.CancelledError):  # a task keeps what it raises, and all frames
                 await work
         except Exception:
             self._bug(asked)
-        finally:
-            asked.task = None
 
     def _bug(self, asked: exchange.Exchange) -> None:
         error = self._rules.bug()
@@ -243,3 +232,49 @@ class Handler:
             asked.connection.transport.abort()
         else:
             self._respond(asked, responses.Dialect().error(error))
+
+
+async def read_body(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
+    """The whole body of a request, its Content-Encoding undone.
+
+    Raises `errors.PayloadTooLarge` and `errors.Overloaded` before reading when Content-Length says so, else
+    as soon as the body grows over a limit; `errors.BodyTooLate`; `errors.BadRequest` for broken chunking or
+    coded data; `errors.UnsupportedEncoding`. However it ends, nothing stays reserved: whoever called counts the
+    body from then on, with a reservation of its own or in the queue.
+    """
+    is_coded = hdrs.CONTENT_ENCODING in asked.head.headers
+    if asked.head.length is not None:
+        limits.check_size(asked.head.length)
+        limits.memory.check_room(asked.head.length)
+        if asked.reader.is_complete and not is_coded:
+            return b"".join(asked.unread.take())
+    with limits.memory.reserve() as reservation:
+        try:
+            async with asyncio.timeout(limits.read_timeout):
+                asked.send_continue()
+                body = await _collect(asked, limits, reservation)
+                if not is_coded:
+                    return body
+                grow = functools.partial(limits.grow, reservation)
+                work = content_coding.decoding(body, _codings(asked), limits.max_body_bytes, grow)
+                return await limits.turns.run(work)
+        except TimeoutError:
+            raise errors.BodyTooLate from None
+
+
+async def _collect(asked: exchange.Exchange, limits: bodies.Limits, reservation: ledger.Reservation) -> bytes:
+    parts = asked.unread
+    while True:
+        limits.check_size(parts.size)
+        limits.check_chunks(asked.reader.chunks, parts.size)
+        limits.grow(reservation, parts.size - reservation.size)
+        if asked.reader.is_complete:
+            return b"".join(parts.take())  # no copy if there is only one
+        if asked.broken:
+            raise errors.MalformedBody(f"the body is not valid HTTP: {asked.broken}")
+        await asked.news()
+
+
+def _codings(asked: exchange.Exchange) -> str:
+    # A list header may come in several lines (RFC 9110, 5.3).
+    return ",".join(asked.head.headers.getall(hdrs.CONTENT_ENCODING, ()))

@@ -87,13 +87,12 @@ class Relays:
 class Relay:
     """Implements `exchange.Consumer` and `streaming.Receiver`: what comes from one goes to the other."""
 
-    # State of the request: _unsent pieces wait for a connection, or for what comes with them; so many bytes are
-    # _missing, where that is known; _is_whole once there are no more; _is_again on the second try. Of the answer:
-    # _unwritten pieces wait for what comes with them; _status, 0 until its head came; _is_chunked, whether it goes in
-    # chunks; _is_of_length, whether it says how long it is; _close behind it.
+    # State of the request: _unsent pieces wait for a connection; so many bytes are _missing, where that is known;
+    # _is_whole once there are no more; _is_again on the second try. Of the answer: _status, 0 until its head came;
+    # _is_chunked, whether it goes in chunks; _is_of_length, whether it says how long it is; _close behind it.
     __slots__ = (
         "_ask", "_close", "_connection", "_exchange", "_is_again", "_is_chunked", "_is_of_length", "_is_whole",
-        "_known", "_missing", "_opening", "_refuse", "_relays", "_status", "_unsent", "_unwritten", "_upgrade",
+        "_known", "_missing", "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -112,17 +111,20 @@ class Relay:
         self._missing = head.length or 0
         self._is_again = self._is_chunked = self._is_of_length = self._close = False
         self._status = 0
-        self._unwritten: list[bytes] = []
 
     def start(self) -> None:
-        """Begin. What is written first goes when all that came of the request at once is here."""
+        """Begin, with what came of the request so far."""
         asked = self._exchange
-        asked.consumer = self
+        asked.consumer, asked.cancel = self, self._drop
+        if asked.broken:
+            self.broken(asked.broken)
+            return
         self._connect()
-        if asked.reader.is_complete and not self._is_whole:
-            self.body_ended()
-        if not asked.is_beginning:
-            self.settled()
+        for part in asked.unread.take():
+            self._add(part)
+        self._send()
+        if self._connection is not None:
+            self.predictor_full(self._connection.is_full)
 
     def _request_head(self, known: bytes | None) -> bytes:
         head, peer = self._exchange.head, self._exchange.connection.answers.peer
@@ -144,7 +146,7 @@ class Relay:
     def _opened(self, opened: streaming.Connection) -> None:
         self._opening = None
         self._use(opened)
-        self.settled()
+        self._send()
         self.predictor_full(opened.is_full)
 
     def _use(self, connection: streaming.Connection) -> None:
@@ -157,29 +159,33 @@ class Relay:
 
     # --- the request -------------------------------------------------------------------------------------------
 
-    def body(self, data: bytes) -> None:
+    def came(self, data: bytes) -> None:
         """Implements `exchange.Consumer`."""
+        self._add(data)
+        self._send()
+
+    def _add(self, data: bytes) -> None:
+        if not data:
+            return
         if self._exchange.head.length is None:
             self._unsent.append(b"%x\r\n%b\r\n" % (len(data), data))
         else:
             self._missing -= len(data)
             self._unsent.append(data)
 
-    def body_ended(self) -> None:
-        """Implements `exchange.Consumer`."""
-        if self._missing:  # by a bug: the predictor would take the next caller's request for the rest of this one
-            self._drop()
-            self._relays.on_bug()
-            self._refuse(errors.CarpoolError())
-            return
-        self._is_whole = True
-        self._exchange.want(True)
-        if self._exchange.head.length is None:
-            self._unsent.append(b"0\r\n\r\n")
-
-    def settled(self) -> None:
-        """Implements both: write what came at once, in one piece."""
+    def _send(self) -> None:
+        """Write what came at once, in one piece."""
         connection, asked = self._connection, self._exchange
+        if asked.reader.is_complete and not self._is_whole:
+            if self._missing:  # by a bug: the predictor would take the next caller's request for the rest of this one
+                self._drop()
+                self._relays.on_bug()
+                self._refuse(errors.CarpoolError())
+                return
+            self._is_whole = True
+            asked.want(True)
+            if asked.head.length is None:
+                self._unsent.append(b"0\r\n\r\n")
         if connection is not None and self._unsent:
             unsent, self._unsent = self._unsent, []
             connection.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
@@ -189,11 +195,8 @@ class Relay:
                 asked.send_continue()
         elif self._unsent and not self._is_whole:
             asked.want(False)  # until there is a connection
-        if self._unwritten:
-            unwritten, self._unwritten = self._unwritten, []
-            asked.write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
 
-    def body_broken(self, words: str) -> None:
+    def broken(self, words: str) -> None:
         """Implements `exchange.Consumer`."""
         self._end_without(errors.MalformedBody(f"the body is not valid HTTP: {words}"))
 
@@ -228,10 +231,6 @@ class Relay:
             self._drop()
             self._reset()
 
-    def lost(self) -> None:
-        """Implements `exchange.Consumer`."""
-        self._drop()
-
     def _drop(self) -> None:
         opening, self._opening = self._opening, None
         if opening is not None:
@@ -246,13 +245,30 @@ class Relay:
         """Implements `streaming.Receiver`. Who has sent all is read on, so that its leaving is noticed."""
         self._exchange.want(not is_full or self._is_whole)
 
-    def informed(self, head: streaming.AnswerHead) -> None:
-        """Implements `streaming.Receiver`. HTTP/1.0 knows no such answers (RFC 9110, 15.2)."""
-        if head.status != _CONTINUE and self._exchange.head.version == messages.HTTP_1_1:
-            self._exchange.inform(answer_head(head, headers_.end_to_end(_texts(head.fields)), messages.HTTP_1_1))
-
-    def answered(self, head: streaming.AnswerHead) -> None:
+    def answer_came(self, part: streaming.Part) -> None:
         """Implements `streaming.Receiver`."""
+        asked, trailers = self._exchange, part.trailers
+        if trailers is not None:
+            self._connection = None
+        for each in part.informed:
+            # HTTP/1.0 knows no such answers (RFC 9110, 15.2).
+            if each.status != _CONTINUE and asked.head.version == messages.HTTP_1_1:
+                asked.inform(answer_head(each, headers_.end_to_end(_texts(each.fields)), messages.HTTP_1_1))
+        written = []
+        if part.head is not None:
+            written.append(self._begin_answer(part.head))
+        if part.body:
+            written.append(b"%x\r\n%b\r\n" % (len(part.body), part.body) if self._is_chunked else part.body)
+        if trailers is not None and self._is_chunked:
+            written.append(self._last_chunk(trailers))
+        if written:
+            asked.write(written[0] if len(written) == 1 else b"".join(written))
+        if trailers is not None:
+            self._relays.count(self._status)
+            asked.end(self._close)
+
+    def _begin_answer(self, head: streaming.AnswerHead) -> bytes:
+        """The head of the answer as it goes to the caller."""
         asked = self._exchange.head
         self._status = head.status
         fields = headers_.end_to_end(_texts(head.fields))
@@ -274,20 +290,7 @@ class Relay:
             fields["Connection"] = "close"
         elif not self._close and asked.version == messages.HTTP_1_0:
             fields["Connection"] = "keep-alive"
-        self._unwritten.append(answer_head(head, fields, asked.version))
-
-    def received(self, data: bytes) -> None:
-        """Implements `streaming.Receiver`."""
-        self._unwritten.append(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
-
-    def ended(self, trailers: streaming.Fields) -> None:
-        """Implements `streaming.Receiver`."""
-        self._connection = None
-        if self._is_chunked:
-            self._unwritten.append(self._last_chunk(trailers))
-        self.settled()
-        self._relays.count(self._status)
-        self._exchange.end(self._close)
+        return answer_head(head, fields, asked.version)
 
     def _last_chunk(self, trailers: streaming.Fields) -> bytes:
         """The end of a body in chunks, with trailers for who asks for them (RFC 9110, 6.5.1)."""
@@ -305,16 +308,15 @@ class Relay:
         """Implements `streaming.Receiver`."""
         self._connection = self._opening = None
         asked = self._exchange
-        if self._status and asked.stage is not exchange.WAITING:
+        if self._status:
             log.warning("the predictor's answer broke off, the caller's connection is reset: %s", error)
             self._reset()
         elif self._may_ask_again(error):
             self._is_again = True
             self._unsent = [self._ask]
             self._connect()
-            self.settled()
+            self._send()
         else:
-            self._unwritten.clear()
             if isinstance(error, errors.UpstreamBroken):
                 log.warning("an answer could not be passed on: %s", error)
             asked.want(True)
@@ -340,9 +342,6 @@ class Relay:
     def _reset(self) -> None:
         """Cut the caller off; one of HTTP/1.0 would take a plain close for the end."""
         self._relays.count(self._status)
-        if self._unwritten:
-            unwritten, self._unwritten = self._unwritten, []
-            self._exchange.write(b"".join(unwritten))
         unread.reset(self._exchange.connection.transport)
 
     def switched(self, head: streaming.AnswerHead, behind: bytes) -> None:
