@@ -56,7 +56,7 @@ MODULES = {
         server.http2.connection server.http2.frames server.http2.headers server.http2.limits server.http2.send_queue
         server.http2.server server.http2.server_stream
         server.local_answers server.predict server.responses
-        upstream.connection upstream.predictor upstream.streaming
+        upstream.connection upstream.predictor
     """,
 }
 NATIVE = {"carpool": "", "carpool_sidecar": "protocols.form_scan protocols.number_lists"}

@@ -43,7 +43,8 @@ from carpool_sidecar.server.http1 import handler, relay, requests
 from carpool_sidecar.server.http1 import server as http1
 from carpool_sidecar.server.http2 import frames
 from carpool_sidecar.server.http2 import server as http2
-from carpool_sidecar.upstream import readiness, streaming
+from carpool_sidecar.upstream import connection as upstream
+from carpool_sidecar.upstream import predictor, readiness
 
 BATCH = 32
 _RPC_CONNECTIONS = 4  # which the callers share
@@ -135,7 +136,7 @@ Sending = Callable[[], Sequence[tuple[Any, bytes]]]
 
 
 def open_connections(
-    site: Site, transports: Sequence[Silent], to: calls.Predictor, streams: streaming.Streams | None = None
+    site: Site, transports: Sequence[Silent], to: calls.Predictor, streams: predictor.Pool | None = None
 ) -> list[connections.Connection]:
     """A connection for each of these, whose batches go `to` a predictor, and all else over `streams`."""
     models_of_v2 = routes.Models(
@@ -150,7 +151,8 @@ def open_connections(
         site.counters,
     )
     limit = listening.ConnectionLimit(len(transports), lambda: None)
-    relays = relay.Relays(streams or streaming.Streams("http://127.0.0.1:1", 5.0), lambda: False, lambda status: None)
+    streams = streams or predictor.Pool("http://127.0.0.1:1", 5.0, upstream.LenientReader)
+    relays = relay.Relays(streams, lambda: False, lambda status: None)
     plain = requests.PlainRequests(rules, site.driver, time.monotonic)
     answering = handler.Handler(rules, plain, relays, cast(readiness.Readiness, None))  # nobody probes
     server = http1.Server(site.settings, plain, answering, limit)

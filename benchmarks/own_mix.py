@@ -20,7 +20,7 @@ import uvloop
 
 from benchmarks import mix, own
 from carpool_sidecar.server.http1 import connection as connections
-from carpool_sidecar.upstream import predictor, streaming
+from carpool_sidecar.upstream import connection, predictor
 
 _TRIES, _TURNS = 100, 20
 _BASE: Final = "http://127.0.0.1:8080"
@@ -97,7 +97,7 @@ class Stand:
 
     def __init__(self, cell: str, wires: list[Wire]) -> None:
         self.site = own.Site(lambda body: b"")
-        self._streams = streaming.Streams(_BASE, 5.0)
+        self._streams = predictor.Pool(_BASE, 5.0, connection.LenientReader)
         self._predictor = predictor.HttpPredictor(_BASE, 5.0)
         self._wires = wires
         self._callers = [Client() for _ in range(own.BATCH)]

@@ -118,7 +118,6 @@ DICTS = {
     "carpool_sidecar.server.http2.headers._Steps": "steps of the Huffman code, which has 65,536",
     "carpool_sidecar.server.http2.send_queue.Sender._held_back": "streams that are open",
     "carpool_sidecar.server.http2.send_queue.Sender._hungry": "streams that are open",
-    "carpool_sidecar.upstream.connection.AnswerReader._headers": "one answer",
     "carpool_sidecar.upstream.grpc_predictor.GrpcPredictor._methods": "ModelInfer",
 }
 

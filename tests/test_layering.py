@@ -312,7 +312,6 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "httptools": {
         "carpool_sidecar.server.http1.messages",
         "carpool_sidecar.upstream.connection",
-        "carpool_sidecar.upstream.streaming",
     },
     "rich": {"carpool_sidecar.live.top_command", "carpool_sidecar.live.top_view"},
     "carpool_sidecar.live": {"carpool_sidecar.live", "carpool_sidecar.server", "carpool_sidecar.app"},

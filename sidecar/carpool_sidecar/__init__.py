@@ -83,14 +83,12 @@ histograms are kept as `carpool.measures` does.
 | `server.http2.limits.ReceiveWindow` | how much a client may still send | its data; handlers |
 | `server.http2.limits.Turns` | connections that wait for their turn | the event loop |
 | `upstream.predictor.HttpPredictor` | batches that are out | `post`; the predictor's answers; its timer |
-| `upstream.predictor.Post` | one batch: its reply, until that was called | `cancel`; the predictor's answer |
-| `upstream.connection.Pool` | connections, and which are free | requests; its timer |
-| `upstream.streaming.Streams` | connections that are being made | requests that are passed on |
-| `upstream.streaming.Opening` | its task, until nobody waits for it | `cancel` |
-| `upstream.streaming.Connection` | the answer that is arriving, for whom | the transport; its relay |
-| `upstream.connection.Pooled` | since when nobody uses it | `Pool` |
-| `upstream.connection.Connection` | the reply that is due, what is unsent | `send`, `abort`; the transport |
+| `upstream.predictor.Post` | one batch: its answer, and its reply until that was called | `cancel`; its connection |
+| `upstream.predictor.Pool` | connections, which are free, which are being made | requests; its timer |
+| `upstream.predictor.Opening` | its task, until nobody waits for it | `cancel` |
+| `upstream.connection.Connection` | who waits for the answer, what is unsent | requests; the transport; `Pool` |
 | `upstream.connection.AnswerReader` | the answer that is arriving | each piece that comes |
+| `upstream.connection.LenientReader` | the reason phrase of that | its parser |
 | `upstream.grpc_predictor.GrpcPredictor` | batches that are out | `post`; the predictor's answers |
 | `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |
 | `upstream.model_questions.HttpQuestions` | its HTTP session | the first question |

@@ -379,11 +379,11 @@ class TestKServeErrors:
 
 
 async def test_a_bug_when_the_predictor_is_called_is_logged_and_counted(bench, monkeypatch, caplog):
-    def break_down(owner, scratch):
+    def break_down():
         raise ZeroDivisionError("bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.sidecar.upstreams.http._pool, "_make", break_down)  # for a new connection
+        patch.setattr(bench.sidecar.upstreams.http._pool, "_make_reader", break_down)  # for a new connection
         status, body, _ = await bench.post('{"instances":[1]}')
     assert (status, json.loads(body)) == (502, {"error": "the predictor could not be called"})
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]

@@ -13,7 +13,7 @@ from carpool_sidecar.server import listening, predict
 from carpool_sidecar.server.http1 import bodies, exchange, handler, messages, relay, requests
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import server as http1
-from carpool_sidecar.upstream import readiness, streaming
+from carpool_sidecar.upstream import connection, predictor, readiness
 from tests import loopback
 from tests.server import connection_bench
 
@@ -51,7 +51,7 @@ class Front:
     def __init__(self, predictor_port: int) -> None:
         self.settings = config.Settings(policy="window", enable_batcher=False)
         self.memory = ledger.Ledger(self.settings.max_queue_bytes)
-        self._streams = streaming.Streams(f"http://127.0.0.1:{predictor_port}", 5.0)
+        self._streams = predictor.Pool(f"http://127.0.0.1:{predictor_port}", 5.0, connection.LenientReader)
         self.relays = relay.Relays(self._streams, lambda: False, lambda status: None)
         nobody = cast(readiness.Readiness, None)  # whom nobody asks
         self.rules = rules_of(self.settings, self.memory)

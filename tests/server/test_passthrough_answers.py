@@ -103,6 +103,16 @@ async def test_informational_answers_are_passed_on_but_for_100(proxy_exchange: E
     assert head(answer[len(hints * 2) :]) == [b"HTTP/1.1 200 OK", b"Content-Length: 2"]
 
 
+@pytest.mark.parametrize("status", [b"110", b"199"])
+async def test_what_an_informational_answer_has_for_a_body_is_no_part_of_the_next(
+    proxy_exchange: Exchange, status: bytes
+) -> None:
+    early = b"HTTP/1.1 " + status + b" x\r\nContent-Length: 5\r\n\r\nearly"
+    _, answer = await proxy_exchange(GET, early + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    assert b"early" not in answer
+    assert b"\r\n\r\nHTTP/1.1 502 " in answer
+
+
 async def test_an_encoded_body_stays_encoded(proxy_exchange: Exchange) -> None:
     body = gzip.compress(b"x" * 1000)
     _, answer = await proxy_exchange(

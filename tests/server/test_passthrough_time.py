@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from carpool_sidecar.server.http1 import handler, relay
-from carpool_sidecar.upstream import readiness, streaming
+from carpool_sidecar.upstream import predictor as upstream
+from carpool_sidecar.upstream import readiness
 from tests import loopback
 from tests.server import connection_bench
 
@@ -113,7 +114,7 @@ async def test_a_predictor_that_takes_a_body_slowly_may_take_its_time(relayed: S
 
 
 class FullPredictor:
-    """Takes what is written once, and nothing after that; implements `streaming.Streams` and `streaming.Connection`."""
+    """Takes what is written once, and nothing after that; as `predictor.Pool` and `connection.Connection`."""
 
     host = "h"
     is_full = False
@@ -130,17 +131,17 @@ class FullPredictor:
     def end_request(self) -> None:
         """Nothing comes of it."""
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         self.is_dropped = True
 
 
-@pytest.mark.skipif(not str(streaming.__file__).endswith(".py"), reason="compiled classes take no fakes of each other")
+@pytest.mark.skipif(not str(upstream.__file__).endswith(".py"), reason="compiled classes take no fakes of each other")
 @pytest.mark.parametrize("behind", [1, 0], ids=["in two parts", "at once"])
 async def test_who_has_sent_all_is_read_on_though_the_predictor_is_full_so_that_its_leaving_is_noticed(
     behind: int,
 ) -> None:
     predictor, bench = FullPredictor(), connection_bench.Bench()
-    relays = relay.Relays(cast(streaming.Streams, predictor), lambda: False, lambda status: None)
+    relays = relay.Relays(cast(upstream.Pool, predictor), lambda: False, lambda status: None)
     nobody = cast(readiness.Readiness, None)
     bench.handler = handler.Handler(bench.rules, None, relays, nobody)
     client = bench.connect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tracemalloc
 
@@ -11,22 +12,50 @@ from hypothesis import strategies
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.upstream import connection
+from carpool_sidecar.upstream import connection, predictor
 from tests.upstream.wire import CHUNKED
+
+
+class Read:
+    """Reads one answer after the other, as a batch's connection does."""
+
+    def __init__(self, max_bytes: int = 1000) -> None:
+        self.reader = connection.AnswerReader()
+        self._max_bytes = max_bytes
+        self._outcomes: list[predictor.Outcome] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._post = predictor.Post(set(), 0.0, self._outcomes.append, self._max_bytes)
+
+    def feed(self, data: bytes) -> predictor.Outcome | None:
+        """The outcome, if the answer is complete with this data; raises what is wrong with it."""
+        return self.take(self.reader.feed(memoryview(data)))
+
+    def take(self, part: connection.Part) -> predictor.Outcome | None:
+        self._post.answer_came(part)
+        if not self._outcomes:
+            return None
+        self._begin()
+        outcome = self._outcomes.pop()
+        if isinstance(outcome, errors.UpstreamError) and not isinstance(outcome, errors.UpstreamStatus):
+            raise outcome
+        return outcome
 
 
 def read(data: bytes, *cuts: int, max_bytes: int = 1000, ended: bool = False):
     """Feed `data`, cut at these places; returns (outcome, may be used again), or None if it is not complete."""
-    reader = connection.AnswerReader(max_bytes)
+    reading = Read(max_bytes)
     edges = [0, *sorted(cuts), len(data)]
     outcome = None
     for start, stop in itertools.pairwise(edges):
         if start < stop:
             assert outcome is None, "complete too early"
-            outcome = reader.feed(memoryview(data)[start:stop])
+            outcome = reading.feed(data[start:stop])
     if outcome is None and ended:
-        outcome = reader.end()
-    return None if outcome is None else (bare(outcome), reader.keep_alive)
+        with contextlib.suppress(errors.UpstreamBroken, errors.UpstreamClosed):
+            outcome = reading.take(reading.reader.end())
+    return None if outcome is None else (bare(outcome), not reading.reader.is_spent)
 
 
 def bare(outcome):
@@ -96,14 +125,17 @@ def test_some_statuses_have_no_body_whatever_their_headers_say(status):
 
 
 def test_whether_an_answer_has_begun_does_not_count_informational_ones():
-    reader = connection.AnswerReader(10)
-    assert not reader.begun
+    def ends_as():
+        return type(reader.lost().error)
+
+    reader = connection.AnswerReader()
+    assert ends_as() is errors.UpstreamClosed
     reader.feed(memoryview(b"HTTP/1.1 100 Conti"))
-    assert reader.begun
+    assert ends_as() is errors.UpstreamBroken
     reader.feed(memoryview(b"nue\r\n\r\n"))
-    assert not reader.begun
+    assert ends_as() is errors.UpstreamClosed
     reader.feed(memoryview(b"H"))
-    assert reader.begun
+    assert ends_as() is errors.UpstreamBroken
 
 
 BROKEN = {
@@ -145,15 +177,14 @@ def test_bytes_behind_an_answer_change_nothing_but_end_the_connection(name, behi
 
 
 def test_a_reader_reads_one_answer_after_the_other():
-    reader = connection.AnswerReader(1000)
+    reading = Read()
     for name in ("chunks and trailers", "length", "after 100", "length"):
-        assert bare(reader.feed(memoryview(COMPLETE[name][0]))) == b"hello"
-        assert reader.keep_alive
-        assert not reader.begun
-        assert not reader.is_in_body
-    refusal = reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nAllow: GET\r\nContent-Length: 2\r\n\r\nno"))
+        assert bare(reading.feed(COMPLETE[name][0])) == b"hello"
+        assert not reading.reader.is_spent
+        assert reading.reader.state is connection.State.AWAITED
+    refusal = reading.feed(b"HTTP/1.1 400 Bad\r\nAllow: GET\r\nContent-Length: 2\r\n\r\nno")
     assert refusal.headers == (("Allow", "GET"),)
-    refusal = reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"))
+    refusal = reading.feed(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n")
     assert (refusal.body, refusal.headers) == (b"", ())
 
 
@@ -207,12 +238,12 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_is_no_body_and_does_not_end_is_broken_off_at_64_kibibytes(name):
     begin, more = ENDLESS[name]
-    reader = connection.AnswerReader(1000)
+    reader = Read()
     fed = 0
     with pytest.raises(errors.UpstreamBroken):  # noqa: PT012 - the last of them raises
         for data in (begin, *[more] * 100):
             if data:
-                reader.feed(memoryview(data))
+                reader.feed(data)
                 fed += len(data)
     assert fed < 64 * 1024
 
@@ -232,9 +263,9 @@ def test_a_large_answer_in_many_pieces_is_whole():
 
 
 def test_tiny_chunks_take_little_more_memory_than_what_is_in_them():
-    reader = connection.AnswerReader(10_000_000)
-    chunks = memoryview(b"2\r\nab\r\n" * 8000)
-    reader.feed(memoryview(CHUNKED))
+    reader = Read(10_000_000)
+    chunks = b"2\r\nab\r\n" * 8000
+    reader.feed(CHUNKED)
     tracemalloc.start()
     try:
         for _ in range(50):
@@ -242,19 +273,19 @@ def test_tiny_chunks_take_little_more_memory_than_what_is_in_them():
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
     finally:
         tracemalloc.stop()
-    assert bare(reader.feed(memoryview(b"0\r\n\r\n"))) == b"ab" * 400_000
+    assert bare(reader.feed(b"0\r\n\r\n")) == b"ab" * 400_000
 
 
 @hypothesis.given(strategies.binary(max_size=200), strategies.lists(strategies.integers(0, 260), max_size=6))
 def test_no_bytes_at_all_bring_anything_but_an_outcome_or_a_clean_error(tail, cuts):
     for begin in (b"", b"HTTP/1.1 200 OK\r\n", CHUNKED):
         data = begin + tail
-        reader = connection.AnswerReader(50)
+        reader = Read(50)
         edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
         try:
             for start, stop in itertools.pairwise(edges):
                 if start < stop:
-                    reader.feed(memoryview(data)[start:stop])
+                    reader.feed(data[start:stop])
         except errors.UpstreamBroken:
             pass
 
@@ -273,9 +304,9 @@ def test_a_body_comes_back_whole_from_any_chunks_in_any_pieces(body, data):
 
 
 def test_trailers_are_none_of_the_headers():
-    reader = connection.AnswerReader(1000)
+    reader = Read()
     trailers = b"Inference-Header-Content-Length: 3\r\nTransfer-Encoding: gzip\r\n\r\n"
-    outcome = reader.feed(memoryview(CHUNKED + b"1\r\nx\r\n0\r\n" + trailers))
+    outcome = reader.feed(CHUNKED + b"1\r\nx\r\n0\r\n" + trailers)
     assert outcome.headers == {b"transfer-encoding": b"chunked"}
     assert outcome.fields == []
 
@@ -285,3 +316,12 @@ def test_an_informational_answer_with_a_body_is_none(status):
     early = b"HTTP/1.1 %d x\r\nContent-Length: 5\r\n\r\nearly" % status
     with pytest.raises(errors.UpstreamBroken, match="and a body" if status > 102 else "not valid HTTP"):
         read(early + COMPLETE["length"][0])
+
+
+def test_a_large_piece_of_a_body_leaves_room_for_what_is_none_behind_it():
+    reader = connection.LenientReader()
+    reader.feed(memoryview(CHUNKED))
+    size = reader.most_overhead - len(b"3fff9\r\n")
+    part = reader.feed(memoryview(b"3fff9\r\n" + b"x" * size))
+    assert len(part.body) == size
+    assert reader.feed(memoryview(b"\r\n")).error is None

@@ -80,7 +80,7 @@ async def test_a_request_sent_from_within_a_reply_uses_the_connection_just_freed
 
 
 async def test_requests_leave_without_nagles_delay(predictor):
-    opened = await predictor._pool.open()
+    opened = await predictor._pool._connect()
     sock = opened._transport.get_extra_info("socket")
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 

@@ -42,7 +42,7 @@ from carpool_sidecar.server import (
 )  # fmt: skip
 from carpool_sidecar.server.http1 import bodies, handler, relay, requests
 from carpool_sidecar.server.http1 import server as http1
-from carpool_sidecar.upstream import model_questions, predictor, probes, readiness, streaming
+from carpool_sidecar.upstream import connection, model_questions, predictor, probes, readiness
 
 if TYPE_CHECKING:
     from carpool_sidecar import tracing
@@ -405,7 +405,7 @@ class Upstreams:
         self._clock = clock
         self._registries: list[model_registry.ModelRegistry] = []
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
-        self.streams = streaming.Streams(base, chosen.connect_timeout, on_bug)
+        self.streams = predictor.Pool(base, chosen.connect_timeout, connection.LenientReader, on_bug)
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()

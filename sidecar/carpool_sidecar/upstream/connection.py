@@ -1,31 +1,29 @@
-"""Connections to the predictor: a pool of them, and one that carries one request at a time (RFC 9112).
+"""A connection to the predictor, which carries one request at a time, and what reads its answers (RFC 9112).
 
-The reader of answers knows nothing of connections: it is given bytes and gives outcomes.
+The reader knows nothing of connections: it is given bytes and says what came of an answer. Batches, which collect
+whole answers, and what is passed on, piece by piece, are both read by it. aiohttp's client would do most of that, but
+not all: it reads header values as UTF-8 and leaves out what is none when it writes, drops informational answers and
+trailers, takes no answer with a body where HTTP knows of none, and spends more time on a small request than all the
+rest of the sidecar.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import math
-import os
+import enum
+import re
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, cast
+from typing import ClassVar, Final, NamedTuple, Protocol, cast
 
 import httptools
 
-from carpool.runtime import deadline_timer
-from carpool_sidecar import errors, files
+from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols import interface
 
-Outcome = interface.UpstreamResponse | errors.UpstreamError
-"""What becomes of a request: an answer with status 2xx, or why there is none."""
-
-Reply = Callable[[Outcome], None]
+_MOST_FIELDS: Final = 1000
 
 IDLE_SECONDS: Final = 4.0
 """So long a connection is kept that nobody uses.
@@ -34,11 +32,6 @@ uvicorn, and so most model servers, closes idle ones after 5 s. Letting go of th
 may not be repeatable, into a connection that is just being closed.
 """
 
-# Large enough that a system call is little beside the copy it makes, small enough to stay in a core's cache.
-_SCRATCH: Final = 256 * 1024
-# Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers.
-_MOST_OVERHEAD = 64 * 1024
-
 NOT_REUSED: Final[frozenset[int]] = frozenset({204, 304, 500})
 """Statuses of answers after which a connection takes no other request.
 
@@ -46,10 +39,8 @@ What servers wrongly send behind a 204 or a 304, as their body, may come late, a
 answers 500 where a model raises, says nothing of the connection, and closes it a moment later.
 """
 
-# Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection. OpenAI's clients
-# look for `retry-after-ms` before they look for Retry-After.
-_TELLING = ("Content-Type", "Retry-After", "Retry-After-Ms", "Location", "WWW-Authenticate", "Allow")
-_TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
+SWITCHING: Final = 101
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # that no field value may have (RFC 9110, section 5.5)
 
 # Up to this size one copy costs less than handing over the pieces; so it does where they are smaller on average.
 _WORTH_NO_COPY = 64 * 1024
@@ -63,76 +54,317 @@ _SLICE = 512 * 1024
 _WORTH_CONFIRMING: Final = 16 * 1024
 _ACKNOWLEDGE: Final[int] = getattr(socket, "TCP_QUICKACK", 0)
 
+Fields = list[tuple[bytes, bytes]]
+"""Names and values as they came."""
+
+
+class AnswerHead(NamedTuple):
+    """The head of an answer. `length` is that of its body if it says so, and `is_chunked` if it comes in chunks.
+
+    `headers` has the first of each name, in lower case, of the `fields`.
+    """
+
+    status: int
+    reason: bytes
+    fields: Fields
+    headers: dict[bytes, bytes]
+    length: int | None
+    is_chunked: bool
+
+
+class Part(NamedTuple):
+    """What came of an answer at once.
+
+    There are `trailers`, perhaps none, once it is complete, and an `error` if the rest of it is not usable. Behind a
+    switch of protocols (101) `body` is of the new one.
+    """
+
+    informed: list[AnswerHead]
+    """Informational answers, before the answer."""
+    head: AnswerHead | None
+    body: bytes
+    trailers: Fields | None
+    error: errors.UpstreamError | None
+
+
+class State(enum.Enum):
+    """How far an answer is."""
+
+    AWAITED = "nothing of it came, but informational answers perhaps"
+    HEAD = "its head comes, or an informational answer before it"
+    BODY = "its body comes"
+    COMPLETE = "all of it came"
+
+
+# As the compiled modules know them without a look-up.
+_AWAITED: Final = State.AWAITED
+_HEAD: Final = State.HEAD
+_BODY: Final = State.BODY
+_COMPLETE: Final = State.COMPLETE
+
+
+class AnswerReader:
+    """Reads answers one after the other. Methods that begin with `on_` are called by the parser.
+
+    `is_spent` once the connection takes no other request; `is_head` if the request's method was HEAD.
+    """
+
+    # State: the connection's parser; of the present answer all else. _reason and _fields of the present head, and _head
+    # once it is complete; _trailers; what came of it in this call: _informed, _untold, _pieces; _overhead bytes since
+    # anything else came.
+    __slots__ = (
+        "_fields", "_head", "_informed", "_overhead", "_parser", "_pieces", "_reason", "_trailers", "_untold",
+        "is_head", "is_spent", "state",
+    )  # fmt: skip
+    __deletable__ = ("_parser",)  # read by mypyc
+
+    most_overhead: ClassVar[int] = 64 * 1024
+    """Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers."""
+
+    _is_lenient: ClassVar[bool] = False
+    _coding: ClassVar[str] = "transfer-encoding"
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.state = _AWAITED
+        self.is_spent = self.is_head = False
+        self._head: AnswerHead | None = None
+        self._untold: AnswerHead | None = None
+        self._reason = b""
+        self._fields: Fields = []
+        self._trailers: Fields = []
+        self._informed: list[AnswerHead] = []
+        self._pieces: list[bytes] = []
+        self._overhead = 0
+
+    def feed(self, data: memoryview) -> Part:
+        """What came with this data; nothing may be fed after an error, or a switch of protocols.
+
+        An error of the very bytes that end a head comes without that: another answer can be made of it.
+        """
+        error: errors.UpstreamError | None = None
+        behind = b""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as switch:
+            behind = bytes(data[int(switch.args[0]) :])
+        except httptools.HttpParserError as failure:
+            if self.state is _COMPLETE:
+                self.is_spent = True  # something follows that nobody asked for
+            else:
+                error = _reason(failure, self._is_lenient)
+        informed, head, pieces, trailers = self._informed, self._untold, self._pieces, None
+        self._informed, self._untold, self._pieces = [], None, []
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self.state is _COMPLETE:
+            trailers = self._trailers
+            # None may be Connection, and the parser takes it for one of the head.
+            if trailers and any(name.lower() == b"connection" for name, _ in trailers):
+                self.is_spent = True
+            self.state, self._head, self._overhead = _AWAITED, None, 0
+            self._fields, self._trailers = [], []
+        elif error is None:
+            error = self._watch_overhead(len(data), body, head or informed)
+        elif head is not None:
+            head, body = None, b""
+        if head is not None and head.status == SWITCHING:
+            body = behind
+        return Part(informed, head, body, trailers, error)
+
+    def _watch_overhead(self, size: int, body: bytes, heads: object) -> errors.UpstreamError | None:
+        """Count bytes that are no body; returns why there may be no more of them."""
+        if body or (self._is_lenient and heads):
+            self._overhead = 0
+            return None
+        self._overhead += size
+        if self._overhead < self.most_overhead:
+            return None
+        return errors.UpstreamBroken(f"the predictor's answer has a head of more than {self.most_overhead} bytes")
+
+    def end(self) -> Part:
+        """What the end of the connection means for the answer: it may be that of its body (RFC 9112, 6.3, rule 8)."""
+        head = self._head
+        self.is_spent = True
+        if self.state is _BODY and head is not None and head.length is None and not head.is_chunked:
+            return Part([], None, b"", self._trailers, None)
+        return self.lost()
+
+    def lost(self) -> Part:
+        """What the loss of the connection means for the answer."""
+        is_begun = self.state is _BODY or (self.state is _HEAD and not self._is_lenient)
+        broken = errors.UpstreamBroken("the predictor's answer broke off")
+        return Part([], None, b"", None, broken if is_begun else errors.UpstreamClosed())
+
+    def close(self) -> None:
+        """Let go of the parser: it and its reader refer to each other, and there may be many connections."""
+        del self._parser
+
+    # --- the parser's callbacks --------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """An answer begins; raises `errors.UpstreamBroken` if it is the second to one request."""
+        if self.state is _COMPLETE:
+            raise errors.UpstreamBroken
+        self.state = _HEAD
+        self._fields = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Remember a header, or a trailer, which must not be taken for one (RFC 9110, section 6.5.1)."""
+        fields = self._fields if self.state is _HEAD else self._trailers
+        if name.endswith((b" ", b"\t")):  # the parser lets it through where the name says how a message is framed
+            raise errors.UpstreamBroken("the predictor's answer has a space before the colon of a header")
+        fields.append((name, value.rstrip(b" \t")))
+        if len(fields) > _MOST_FIELDS:
+            raise errors.UpstreamBroken(f"the predictor's answer has more than {_MOST_FIELDS} header fields")
+
+    def on_headers_complete(self) -> None:
+        """Read the status, and what decides how the body is read."""
+        parser = self._parser
+        status, length = parser.get_status_code(), -1
+        headers: dict[bytes, bytes] = {}
+        codings: list[bytes] = []
+        for name, value in self._fields:
+            lowered = name.lower()
+            headers.setdefault(lowered, value)
+            if lowered == b"content-length":
+                length = int(value) if value.isdigit() else -1
+            elif lowered == b"transfer-encoding":
+                codings.append(value.lower())
+            if self._is_lenient and _CONTROL.search(value):
+                words = f"the value of the predictor's header {name.decode('latin-1')} has a control character"
+                raise errors.UpstreamBroken(words)
+        is_chunked = codings == [b"chunked"]
+        if codings and not is_chunked and not (self._is_lenient and codings == [b"identity"]):
+            raise errors.UpstreamBroken(f"the predictor's answer has a {self._coding} that was not asked for")
+        reason, self._reason = self._reason, b""
+        told = None if is_chunked or length < 0 else length
+        head = AnswerHead(status, reason, self._fields, headers, told, is_chunked)
+        if 100 <= status < 200 and status != SWITCHING:
+            self._informed.append(head)
+            return
+        if status < 100 or (status == SWITCHING and not self._is_lenient):
+            raise errors.UpstreamBroken(f"the predictor's answer has the status {status}")
+        if status == SWITCHING and not parser.should_upgrade():
+            raise errors.UpstreamBroken("the predictor switched protocols without saying to which")
+        self._head = self._untold = head
+        self.state = _COMPLETE if self.is_head else _BODY
+        is_faulty = bool(codings) and parser.get_http_version() == "1.0"  # RFC 9112, 6.1
+        if is_faulty or status in NOT_REUSED or not parser.should_keep_alive():
+            self.is_spent = True
+
+    def on_body(self, data: bytes) -> None:
+        """Collect a piece of the body."""
+        if self.state is _BODY:
+            self._pieces.append(data)
+        elif self.state is _COMPLETE:
+            self.is_spent = True  # an answer to HEAD has none
+        else:
+            status = self._parser.get_status_code()
+            raise errors.UpstreamBroken(f"the predictor's answer has the status {status} and a body")
+
+    def on_message_complete(self) -> None:
+        """It is complete, or one before it was; a switch of protocols is not the end."""
+        if self._head is None:
+            self.state = _AWAITED
+        elif self._head.status != SWITCHING:
+            self.state = _COMPLETE
+
+
+class LenientReader(AnswerReader):
+    """For answers that are passed on: what most clients can read of a predictor, they can read through here.
+
+    Heads may be as large as those of requests, and any number of informational answers may come before one.
+    """
+
+    most_overhead: ClassVar[int] = 256 * 1024
+    _is_lenient: ClassVar[bool] = True
+    _coding: ClassVar[str] = "Transfer-Encoding"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
+
+    def on_status(self, status: bytes) -> None:
+        """Remember the reason phrase."""
+        self._reason += status
+
+
+def _reason(error: Exception, is_lenient: bool) -> errors.UpstreamError:
+    if isinstance(error.__context__, errors.UpstreamError):  # raised by a callback
+        return errors.UpstreamBroken(str(error.__context__))
+    words = f": {error}" if is_lenient else ""  # llhttp's own words, which quote nothing of what came
+    return errors.UpstreamBroken(f"the predictor's answer is not usable (it is not valid HTTP{words})")
+
+
+class Receiver(Protocol):
+    """Who wants the answer. Nothing is called after the last part, one with an error, a switch of protocols or `broke`.
+
+    Who is told of a switch takes the transport, or drops the connection.
+    """
+
+    def answer_came(self, part: Part) -> None:
+        """More of the answer came."""
+
+    def broke(self) -> None:
+        """That raised an exception, which is being handled: there is no answer, or the rest of it is lost."""
+
+    def predictor_full(self, is_full: bool) -> None:
+        """Whether the predictor takes no more for now."""
+
 
 class Owner(Protocol):
     """What is told of its connections."""
 
-    def made(self, new: Pooled) -> None:
+    def made(self, new: Connection) -> None:
         """It is open."""
 
-    def freed(self, idle: Pooled) -> None:
+    def freed(self, idle: Connection) -> None:
         """It may be used again."""
 
-    def lost(self, old: Pooled) -> None:
+    def lost(self, old: Connection) -> None:
         """It is closed."""
 
 
-class Pooled(asyncio.BufferedProtocol):
-    """A connection that can be kept.
+class Connection(asyncio.BufferedProtocol):
+    """Sends a request, reads its answer, and is then free for the next, or closes itself. It reads while it may.
 
+    `scratch` is where all connections of a loop receive: what is there is used up before the next one reads.
     `is_closing()` is its transport's, `news(0)` its socket's own: what came since the last answer, or an end. The event
-    loop may not have heard of that yet. `free_since` is its owner's.
+    loop may not have heard of that yet. `free_since` is its owner's. `is_full` while the predictor takes no more.
     """
 
-    __slots__ = ("_owner", "_transport", "free_since", "is_closing", "news")
+    # State: the receiver, while an answer is due; _unsent of a whole request; _is_whole once a request is written to
+    # its end.
+    __slots__ = (
+        "_is_whole", "_owner", "_reader", "_receiver", "_scratch", "_transport", "_unsent", "free_since", "is_closing",
+        "is_full", "news",
+    )  # fmt: skip
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, scratch: memoryview, reader: AnswerReader) -> None:
         self._owner = owner
+        self._scratch = scratch
+        self._reader = reader
+        self._receiver: Receiver | None = None
+        self._unsent: Iterator[bytes | memoryview] | None = None
+        self._is_whole = self.is_full = False
         # From connection_made on:
         self._transport: asyncio.Transport
         self.is_closing: Callable[[], bool]
         self.news: Callable[[int], Sequence[object]]
         self.free_since = 0.0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Its transport is there."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        self.is_closing = transport.is_closing
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self.news = poll.poll
-        self._owner.made(self)
+    # --- the request -------------------------------------------------------------------------------------------
 
-    def abort(self) -> None:
-        """Close at once, dropping what is unsent."""
-        self._transport.abort()
-
-
-class Connection(Pooled):
-    """Sends a request, reads its answer, and is then free for the next, or closes itself.
-
-    `scratch` is where all connections of a loop receive: what is there is used up before the next one reads.
-    """
-
-    # State: _reply while an answer is due, _unsent of the request; _is_full while the socket takes no more;
-    # _is_spent once nothing may follow it.
-    __slots__ = ("_is_full", "_is_spent", "_reader", "_reply", "_scratch", "_unsent")
-
-    def __init__(self, owner: Owner, scratch: memoryview, reader: AnswerReader) -> None:
-        super().__init__(owner)
-        self._scratch = scratch
-        self._reader = reader
-        self._reply: Reply | None = None
-        self._is_spent = self._is_full = False
-        self._unsent: Iterator[bytes | memoryview] | None = None
-
-    def send(self, head: bytes, pieces: calls.Pieces, length: int, reply: Reply) -> None:
-        """Send a head and a body of `length` bytes; `reply` is called once, later, unless `abort` is called first.
+    def send(self, receiver: Receiver, head: bytes, pieces: calls.Pieces, length: int) -> None:
+        """Send a whole request: a head and a body of `length` bytes.
 
         Large pieces are handed over as they are: uvloop keeps references to them until the predictor has taken them
         (`writev`), so that one who reads slowly costs no memory beyond the body's own.
         """
-        self._reply = reply
+        self._receiver = receiver
+        self._is_whole = length < _LARGE
         if length < _WORTH_NO_COPY:
             self._transport.write(b"".join((head, *pieces)))
         elif length >= _LARGE:
@@ -143,92 +375,133 @@ class Connection(Pooled):
         else:
             self._transport.writelines((head, *pieces))
 
-    def abort(self) -> None:
-        """Close at once, dropping what is unsent; a reply that is due is never called."""
-        self._reply = self._unsent = None
-        self._transport.abort()
-
     def _go_on(self) -> None:
         """Write a slice, and let others have their turn before the next."""
-        if self._unsent is None or self._is_full:
+        if self._unsent is None or self.is_full:
             return
         piece = next(self._unsent, None)
         if piece is None:
             self._unsent = None
+            self._is_whole = True
         else:
             self._transport.write(piece)
-            if not self._is_full:
+            if not self.is_full:
                 asyncio.get_running_loop().call_soon(self._go_on)
 
-    # --- the protocol's callbacks ------------------------------------------------------------------------------
+    def take(self, receiver: Receiver, is_head: bool, is_last: bool) -> None:
+        """Carry a request that comes in pieces; `is_head` if its method is HEAD.
+
+        If it `is_last`, no other request follows it.
+        """
+        self._receiver = receiver
+        self._is_whole = False
+        self._reader.is_head = is_head
+        self._reader.is_spent = is_last
+
+    def write(self, data: bytes) -> None:
+        """Send more of it."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def end_request(self) -> None:
+        """It is complete."""
+        self._is_whole = True
+
+    def give_away(self) -> asyncio.Transport:
+        """Its transport, from which it wants to hear the end alone."""
+        self._receiver = None
+        return self._transport
+
+    def read(self, wanted: bool) -> None:
+        """Read on, or not."""
+        transport = self._transport
+        if not transport.is_closing() and transport.is_reading() != wanted:
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def close(self) -> None:
+        """Close at once, as if it was lost."""
+        self._transport.abort()
+
+    def abort(self) -> None:
+        """Close at once, dropping what is unsent; the receiver is told nothing."""
+        self._receiver = self._unsent = None
+        self._transport.abort()
+
+    # --- the transport's calls ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Its transport is there."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.is_closing = transport.is_closing
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.news = poll.poll
+        self._owner.made(self)
 
     def pause_writing(self) -> None:
-        self._is_full = True
+        self.is_full = True
+        if self._receiver is not None:
+            self._receiver.predictor_full(True)
 
     def resume_writing(self) -> None:
-        self._is_full = False
+        self.is_full = False
         self._go_on()
+        if self._receiver is not None:
+            self._receiver.predictor_full(False)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport receives."""
         # What is no body comes in small helpings, so that there is a limit to what one of them can hold.
-        return self._scratch if self._reader.is_in_body else self._scratch[:_MOST_OVERHEAD]
+        reader = self._reader
+        return self._scratch if reader.state is _BODY else self._scratch[: reader.most_overhead]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes of the predictor's came."""
-        if self._reply is None:
-            self.abort()  # nobody asked
+        receiver, reader = self._receiver, self._reader
+        if receiver is None:
+            self._transport.abort()  # nobody asked
             return
-        reader = self._reader
-        if not reader.begun and (self._unsent is not None or self._transport.get_write_buffer_size()):
-            self._is_spent = True  # whoever answers part of a request may not read the rest
-        try:
-            outcome = reader.feed(self._scratch[:nbytes])
-        except errors.UpstreamError as error:
-            errors.bare(error)
-            self._finish(error, is_free=False)
-        else:
-            if outcome is not None:
-                self._finish(outcome, reader.keep_alive and not self._is_spent)
-            elif _ACKNOWLEDGE and nbytes < _WORTH_CONFIRMING:
-                self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        """Confirm at once what came of an answer.
-
-        A server that writes head and body apart may hold the body back until the head is confirmed (Nagle's algorithm),
-        for which the kernel takes 40 ms on a connection that is used again.
-        """
-        with contextlib.suppress(OSError):
-            self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
+        if reader.state is _AWAITED and (not self._is_whole or self._transport.get_write_buffer_size()):
+            reader.is_spent = True  # whoever answers part of a request may not read the rest
+        part = reader.feed(self._scratch[:nbytes])
+        self._hand_on(receiver, part)
+        if _ACKNOWLEDGE and nbytes < _WORTH_CONFIRMING and self._receiver is receiver:
+            # A server that writes head and body apart may hold the body back until the head is confirmed (Nagle's
+            # algorithm), for which the kernel takes 40 ms on a connection that is used again.
+            with contextlib.suppress(OSError):
+                self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
     def eof_received(self) -> None:
-        self._end(is_orderly=True)
+        if self._receiver is None:
+            self._transport.abort()
+        else:
+            self._hand_on(self._receiver, self._reader.end())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(is_orderly=exc is None)
+        if self._receiver is not None:
+            self._hand_on(self._receiver, self._reader.end() if exc is None else self._reader.lost())
         self._reader.close()
         self._owner.lost(self)
 
-    def _end(self, is_orderly: bool) -> None:
-        if self._reply is None:
+    def _hand_on(self, receiver: Receiver, part: Part) -> None:
+        """Free or close the connection, if this is the last part of an answer; then hand that over."""
+        if part.error is not None:
+            errors.bare(part.error)
             self.abort()
-        elif is_orderly and (outcome := self._reader.end()) is not None:
-            self._finish(outcome, is_free=False)
-        elif self._reader.begun:
-            self._finish(errors.UpstreamBroken("the predictor's answer broke off"), is_free=False)
-        else:
-            self._finish(errors.UpstreamClosed(), is_free=False)
-
-    def _finish(self, outcome: Outcome, is_free: bool) -> None:
-        """Free or close the connection, then hand over the outcome."""
-        reply, self._reply = self._reply, None
-        if is_free:
-            self._owner.freed(self)
-        else:
+        elif part.trailers is not None:
+            self._receiver = None
+            if self._reader.is_spent or not self._is_whole or self.is_full:
+                self.abort()
+            else:
+                self._owner.freed(self)
+        try:
+            receiver.answer_came(part)  # last, because the next request may be sent from in there
+        except Exception:
             self.abort()
-        if reply is not None:
-            reply(outcome)  # last, because the next request may be sent from in there
+            receiver.broke()
 
 
 def _slices(head: bytes, pieces: calls.Pieces) -> Iterator[bytes | memoryview]:
@@ -239,261 +512,3 @@ def _slices(head: bytes, pieces: calls.Pieces) -> Iterator[bytes | memoryview]:
         view = memoryview(piece)
         for start in range(0, len(view), _SLICE):
             yield view[start : start + _SLICE]
-
-
-class AnswerReader:
-    """Reads answers one after the other.
-
-    Methods that begin with `on_` are called by the parser. An answer's body of more than `max_bytes` is refused.
-    `keep_alive` is whether the connection may be used again after the latest answer.
-    """
-
-    # State: the connection's parser; _outcome of a complete answer; of the present answer all else. begun: some of it
-    # came, other than informational answers (1xx, _interim) before it. _overhead: bytes since its body was _size_before
-    # long. _tidy: of its _pieces. _ordered: all its headers, once a name came again.
-    __slots__ = (
-        "_headers", "_interim", "_ordered", "_outcome", "_overhead", "_parser", "_pieces", "_size", "_size_before",
-        "_status", "_tidy", "_told", "begun", "is_in_body", "keep_alive", "max_bytes",
-    )  # fmt: skip
-    __deletable__ = ("_parser",)  # read by mypyc
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._parser = httptools.HttpResponseParser(self)
-        self._outcome: Outcome | None = None
-        self.begun = self.is_in_body = self.keep_alive = self._interim = False
-        self._headers: dict[bytes, bytes] = {}
-        self._ordered: list[tuple[bytes, bytes]] = []
-        self._pieces: list[bytes] = []
-        self._told: tuple[tuple[str, str], ...] = ()
-        self._status = self._size = self._size_before = self._overhead = self._tidy = 0
-
-    def feed(self, data: memoryview) -> Outcome | None:
-        """The outcome, if the answer is complete with this data.
-
-        Raises `errors.UpstreamBroken` for what is not HTTP, for a switch of protocols, for more than 64 KiB in a row
-        that are no body, and for a body over the limit. Nothing may be fed after that.
-        """
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if self._outcome is None:
-                raise _reason(error) from None
-            self.keep_alive = False  # something follows that nobody asked for
-        outcome, self._outcome = self._outcome, None
-        if outcome is None:
-            self._watch_overhead(len(data))
-            self._tidy_up()
-        return outcome
-
-    def end(self) -> Outcome | None:
-        """The outcome, if the end of the connection completes the answer (RFC 9112, section 6.3, rule 8)."""
-        headers = self._headers
-        if not self.is_in_body or b"content-length" in headers or b"transfer-encoding" in headers:
-            return None
-        self.on_message_complete()
-        self.keep_alive = False
-        return self._outcome
-
-    def close(self) -> None:
-        """Let go of the parser: it and its reader refer to each other, and there may be many connections."""
-        del self._parser
-
-    # --- the parser's callbacks --------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """An answer begins; raises `errors.UpstreamBroken` if it is the second to one request."""
-        if self._outcome is not None:
-            raise errors.UpstreamBroken
-        self.begun = True
-        self._headers = {}
-        if self._ordered:
-            self._ordered = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Remember a header: the first of each name, and all if there are several of one."""
-        if self.is_in_body:
-            return  # a trailer, which must not be taken for a header (RFC 9110, section 6.5.1)
-        key, headers = name.lower(), self._headers
-        if key not in headers:
-            if self._ordered:
-                self._ordered.append((key, value))
-            headers[key] = value
-        else:
-            if not self._ordered:
-                self._ordered = list(headers.items())
-            self._ordered.append((key, value))
-
-    def on_headers_complete(self) -> None:
-        """Read the status, and what decides how the body is read."""
-        self._status = status = self._parser.get_status_code()
-        if 200 <= status < 600:
-            self.keep_alive = self._parser.should_keep_alive() and status not in NOT_REUSED
-            self.is_in_body = True
-            if status >= 300:
-                self._told = self._tell()
-            if b"content-encoding" in self._headers or b"content-length" not in self._headers:
-                self._check_codings()
-            elif int(self._headers[b"content-length"]) > self.max_bytes:
-                raise self._too_large()
-        elif 100 <= status < 200 and status != 101:
-            self._interim = True
-        else:
-            raise errors.UpstreamBroken(f"the predictor's answer has the status {status}")
-
-    def on_body(self, data: bytes) -> None:
-        """Collect a piece of the body; raises if it is too large, or of an informational answer, which has none."""
-        if self._interim:
-            raise errors.UpstreamBroken(f"the predictor's answer has the status {self._status} and a body")
-        self._size += len(data)
-        if self._size > self.max_bytes:
-            raise self._too_large()
-        self._pieces.append(data)
-
-    def on_message_complete(self) -> None:
-        """Make the outcome of what was collected."""
-        self.begun = self.is_in_body = False
-        if self._interim:
-            self._interim = False
-            return
-        pieces, self._pieces = self._pieces, []
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._size = self._size_before = self._overhead = self._tidy = 0
-        if 200 <= self._status < 300:
-            self._outcome = interface.UpstreamResponse(body, self._headers, self._status, b"", self._ordered)
-        else:
-            self._outcome = errors.UpstreamStatus(self._status, body, self._told)
-
-    # --- what the parser does not judge ------------------------------------------------------------------------
-
-    def _watch_overhead(self, fed: int) -> None:
-        if self._size > self._size_before:
-            self._size_before, self._overhead = self._size, 0
-            return
-        self._overhead += fed
-        if self._overhead >= _MOST_OVERHEAD:
-            raise errors.UpstreamBroken(f"the predictor's answer has a head of more than {_MOST_OVERHEAD} bytes")
-
-    def _tidy_up(self) -> None:
-        """Tiny chunks become one piece: an object for each would take many times their size."""
-        if len(self._pieces) - self._tidy > 1:
-            self._pieces[self._tidy :] = [b"".join(self._pieces[self._tidy :])]
-        self._tidy = len(self._pieces)
-
-    def _check_codings(self) -> None:
-        """Only what was asked for: identity, in chunks at most."""
-        told = self._ordered or self._headers.items()
-        for name, allowed in ((b"content-encoding", b"identity"), (b"transfer-encoding", b"chunked")):
-            if any(key == name and value.lower() != allowed for key, value in told):
-                raise errors.UpstreamBroken(f"the predictor's answer has a {name.decode()} that was not asked for")
-        if b"transfer-encoding" in self._headers and self._parser.get_http_version() == "1.0":
-            self.keep_alive = False  # its framing counts as faulty (RFC 9112, 6.1)
-
-    def _too_large(self) -> errors.UpstreamBroken:
-        return errors.UpstreamBroken(f"the predictor's answer is larger than {self.max_bytes} bytes")
-
-    def _tell(self) -> tuple[tuple[str, str], ...]:
-        found = ((name, self._headers.get(key, b"")) for name, key in _TELLING_KEYS)
-        told = ((name, value.decode(errors="surrogateescape")) for name, value in found)
-        return tuple((name, value) for name, value in told if value and value.isprintable())
-
-
-def _reason(error: Exception) -> errors.UpstreamError:
-    if isinstance(error.__context__, errors.UpstreamError):  # raised by a callback
-        return errors.UpstreamBroken(str(error.__context__))
-    # Not the parser's words: they may quote what came.
-    return errors.UpstreamBroken("the predictor's answer is not usable (it is not valid HTTP)")
-
-
-class Pool:
-    """Hands out connections to one host and port, the one used last first; idle ones are closed after 4 seconds.
-
-    `make` makes one for an owner; all receive in the same bytes.
-    """
-
-    # State: all connections; those that are free, the one used last at the end; _gone, set up by `close`.
-    def __init__(self, host: str, port: int, make: Callable[[Owner, memoryview], Pooled]) -> None:
-        self._address = (host, port)
-        self._make = make
-        self._scratch = memoryview(bytearray(_SCRATCH))
-        self._all: set[Pooled] = set()
-        self._free: list[Pooled] = []
-        self._gone: asyncio.Event | None = None
-        self._deadlines = deadline_timer.DeadlineTimer(self._close_idle)
-
-    def take(self) -> Pooled | None:
-        """A connection that nothing came over since its last answer, if there is one."""
-        while self._free:
-            latest = self._free.pop()
-            if not latest.is_closing() and not latest.news(0):
-                return latest
-            latest.abort()
-        return None
-
-    async def open(self) -> Pooled:
-        """A new connection; raises `errors.UpstreamUnreachable`, `errors.OutOfSockets` or `errors.UpstreamClosed`."""
-        if self._gone is not None:
-            raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
-        opened = self._make(self, self._scratch)
-        try:
-            files.check()
-            await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
-        except OSError as error:
-            raise _translated(error) from None
-        except asyncio.CancelledError:
-            self.lost(opened)  # uvloop closes a connection that was just made without telling its protocol
-            raise
-        if opened.is_closing() or opened.news(0):
-            opened.abort()
-            raise errors.UpstreamClosed
-        return opened
-
-    async def close(self) -> None:
-        """Close all connections and return when they are gone. None can be had afterwards."""
-        self._deadlines.stop()
-        self._free.clear()
-        self._gone = asyncio.Event()
-        for each in self._all:
-            each.abort()
-        if self._all:
-            await self._gone.wait()
-
-    # --- what connections tell ---------------------------------------------------------------------------------
-
-    def made(self, new: Pooled) -> None:
-        """Implements `Owner`."""
-        self._all.add(new)
-
-    def freed(self, idle: Pooled) -> None:
-        """Keep a connection for the next request."""
-        if self._gone is not None:
-            idle.abort()
-            return
-        idle.free_since = asyncio.get_running_loop().time()
-        self._free.append(idle)
-        if (due := idle.free_since + IDLE_SECONDS) < self._deadlines.due_at:
-            self._deadlines.look_by(due)
-
-    def lost(self, old: Pooled) -> None:
-        """Implements `Owner`."""
-        self._all.discard(old)
-        if old in self._free:
-            self._free.remove(old)
-        if self._gone is not None and not self._all:
-            self._gone.set()
-
-    def _close_idle(self, now: float) -> float:
-        """Close what has been idle for too long; returns when to look again."""
-        fresh = 0
-        while fresh < len(self._free) and self._free[fresh].free_since + IDLE_SECONDS <= now:
-            self._free[fresh].abort()
-            fresh += 1
-        del self._free[:fresh]
-        return self._free[0].free_since + IDLE_SECONDS if self._free else math.inf
-
-
-def _translated(error: OSError) -> errors.UpstreamError:
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return errors.OutOfSockets()
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "its address is unknown"
-    return errors.UpstreamUnreachable(f"the predictor cannot be reached: {reason}")

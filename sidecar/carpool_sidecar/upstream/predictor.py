@@ -1,23 +1,25 @@
-"""Batches over HTTP/1.1 to the predictor beside us, on kept-alive connections.
+"""Kept-alive connections to the predictor beside us, and batches over them.
 
-A client of its own for this one job: a general one would take most of the sidecar's CPU time.
+A client of its own for this job: a general one would take most of the sidecar's CPU time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import math
+import os
 import re
 import sys
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import yarl
 
 from carpool.runtime import deadline_timer
-from carpool_sidecar import caches, errors
+from carpool_sidecar import caches, errors, files
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.upstream import connection
@@ -39,22 +41,216 @@ _USUAL = {
 
 _NO_LIMIT = sys.maxsize
 
+IDLE_SECONDS: Final = 4.0
+"""So long a connection is kept that nobody uses.
+
+uvicorn, and so most model servers, closes idle ones after 5 s. Letting go of them first avoids sending a request, which
+may not be repeatable, into a connection that is just being closed.
+"""
+
+# Large enough that a system call is little beside the copy it makes, small enough to stay in a core's cache.
+_SCRATCH: Final = 256 * 1024
+
+# Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection. OpenAI's clients
+# look for `retry-after-ms` before they look for Retry-After.
+_TELLING = ("Content-Type", "Retry-After", "Retry-After-Ms", "Location", "WWW-Authenticate", "Allow")
+_TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
+
+Outcome = interface.UpstreamResponse | errors.UpstreamError
+"""What becomes of a request: an answer with status 2xx, or why there is none."""
+
+Reply = Callable[[Outcome], None]
+
+
+class Opening:
+    """A connection that is being made for somebody."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task: asyncio.Task[None] | None = task
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        task, self._task = self._task, None  # one that has not begun keeps the frame of who waits
+        if task is not None:
+            task.cancel()
+
+
+class Pool:
+    """Connections to the predictor at `base` (`http://HOST:PORT`), of which idle ones are closed after 4 seconds.
+
+    The one used last is handed out first. `connect_timeout` is in seconds. `make_reader` makes what reads the answers
+    of one, `on_bug` is called when one cannot be made by a bug, which is in the log.
+    """
+
+    # State: all connections; those that are free, the one used last at the end; those that are being made; _gone, set
+    # up by `close`.
+    def __init__(
+        self,
+        base: str,
+        connect_timeout: float,
+        make_reader: Callable[[], connection.AnswerReader],
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
+        url = yarl.URL(base)
+        host = url.host_port_subcomponent
+        if url.scheme != "http" or not url.host or not url.port or not host:
+            raise ValueError(f"the predictor's address {base!r} must be http://HOST:PORT")
+        self.host = host
+        """As a Host header has it."""
+        self._address = (url.host, url.port)
+        self._connect_timeout = connect_timeout
+        self._make_reader = make_reader
+        self._on_bug = on_bug
+        self._scratch = memoryview(bytearray(_SCRATCH))  # all receive in it
+        self._all: set[connection.Connection] = set()
+        self._free: list[connection.Connection] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._gone: asyncio.Event | None = None
+        self._deadlines = deadline_timer.DeadlineTimer(self._close_idle)
+
+    def take(self) -> connection.Connection | None:
+        """A connection that nothing came over since its last answer, if there is one."""
+        while self._free:
+            latest = self._free.pop()
+            if not latest.is_closing() and not latest.news(0):
+                return latest
+            latest.abort()
+        return None
+
+    def open(
+        self,
+        then: Callable[[connection.Connection], None],
+        failed: Callable[[errors.UpstreamError], None],
+        longest: float = math.inf,
+    ) -> Opening:
+        """Make a connection, within `longest` seconds; one of both is called later, unless that is cancelled."""
+        seconds = min(self._connect_timeout, longest)
+        work = self._open(then, failed, seconds)
+        task = asyncio.get_running_loop().create_task(work, name="connect to the predictor")
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        return Opening(task)
+
+    async def close(self) -> None:
+        """Close all connections, whatever they carry, and return when they are gone. None can be had afterwards."""
+        for task in list(self._opening):
+            task.cancel()
+        if self._opening:
+            await asyncio.wait(self._opening)
+        self._deadlines.stop()
+        self._free.clear()
+        self._gone = asyncio.Event()
+        for each in list(self._all):
+            each.close()
+        if self._all:
+            await self._gone.wait()
+
+    async def _open(
+        self,
+        then: Callable[[connection.Connection], None],
+        failed: Callable[[errors.UpstreamError], None],
+        seconds: float,
+    ) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                opened = await self._connect()
+        except TimeoutError:
+            failed(errors.UpstreamUnreachable("the predictor cannot be reached: connecting timed out"))
+        except errors.UpstreamError as error:
+            failed(errors.bare(error))
+        except Exception:
+            self._on_bug()
+            log.exception("a connection to the predictor could not be made for a reason that is a bug")
+            failed(errors.UpstreamBroken("the predictor could not be called"))
+        else:
+            then(opened)
+
+    async def _connect(self) -> connection.Connection:
+        """A new connection; raises `errors.UpstreamUnreachable`, `errors.OutOfSockets` or `errors.UpstreamClosed`."""
+        if self._gone is not None:
+            raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
+        opened = connection.Connection(self, self._scratch, self._make_reader())
+        try:
+            files.check()
+            await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
+        except OSError as error:
+            raise _translated(error) from None
+        except asyncio.CancelledError:
+            self.lost(opened)  # uvloop closes a connection that was just made without telling its protocol
+            raise
+        if opened.is_closing() or opened.news(0):
+            opened.abort()
+            raise errors.UpstreamClosed
+        return opened
+
+    # --- what connections tell ---------------------------------------------------------------------------------
+
+    def made(self, new: connection.Connection) -> None:
+        """Implements `connection.Owner`."""
+        self._all.add(new)
+
+    def freed(self, idle: connection.Connection) -> None:
+        """Keep a connection for the next request."""
+        if self._gone is not None:
+            idle.abort()
+            return
+        idle.free_since = asyncio.get_running_loop().time()
+        self._free.append(idle)
+        if (due := idle.free_since + IDLE_SECONDS) < self._deadlines.due_at:
+            self._deadlines.look_by(due)
+
+    def lost(self, old: connection.Connection) -> None:
+        """Implements `connection.Owner`."""
+        self._all.discard(old)
+        if old in self._free:
+            self._free.remove(old)
+        if self._gone is not None and not self._all:
+            self._gone.set()
+
+    def _close_idle(self, now: float) -> float:
+        """Close what has been idle for too long; returns when to look again."""
+        fresh = 0
+        while fresh < len(self._free) and self._free[fresh].free_since + IDLE_SECONDS <= now:
+            self._free[fresh].abort()
+            fresh += 1
+        del self._free[:fresh]
+        return self._free[0].free_since + IDLE_SECONDS if self._free else math.inf
+
+
+def _translated(error: OSError) -> errors.UpstreamError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return errors.OutOfSockets()
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "its address is unknown"
+    return errors.UpstreamUnreachable(f"the predictor cannot be reached: {reason}")
+
 
 class Post:
-    """A request that was posted and is in `out`; `deadline` is when it is given up, in the loop's time."""
+    """A request that was posted and is in `out`, and its answer so far: at most `most` bytes.
 
-    # State: deadline, which begins anew with a connection; the reply until there is an outcome; the task that opens a
-    # connection, then that.
-    __slots__ = ("deadline", "opening", "out", "over", "reply")
+    `deadline` is when it is given up, in the loop's time. Implements `connection.Receiver`.
+    """
+
+    # State: the reply until there is an outcome; the connection that is made, then that; the head and the body of the
+    # answer.
+    __slots__ = (
+        "_head", "_most", "_on_bug", "_pieces", "_size", "deadline", "opening", "out", "over", "reply",
+    )  # fmt: skip
 
     def __init__(
-        self, out: set[Post], deadline: float, reply: connection.Reply, over: connection.Connection | None
+        self, out: set[Post], deadline: float, reply: Reply, most: int, on_bug: Callable[[], None] = lambda: None
     ) -> None:
         self.out = out
         self.deadline = deadline
-        self.reply: connection.Reply | None = reply
-        self.opening: asyncio.Task[None] | None = None
-        self.over = over
+        self.reply: Reply | None = reply
+        self.opening: Opening | None = None
+        self.over: connection.Connection | None = None
+        self._most = most
+        self._on_bug = on_bug
+        self._head: connection.AnswerHead | None = None
+        self._pieces: list[bytes] = []
+        self._size = 0
 
     def cancel(self) -> None:
         """Break it off, with its connection, without a reply; does nothing once there was one."""
@@ -66,37 +262,77 @@ class Post:
             self.over.abort()
         elif self.opening is not None:
             self.opening.cancel()
-            self.opening = None  # if it has not begun, it keeps the frame that has this
 
-    def break_off(self, error: errors.UpstreamError) -> None:
-        """Break it off, with its connection; `error` is its outcome."""
+    def finish(self, outcome: Outcome) -> None:
+        """Hand over the outcome; break off what is not over."""
         reply = self.reply
         self.cancel()
         if reply is not None:
-            reply(error)
-
-    def expire(self) -> None:
-        """Its time is up."""
-        if self.over is not None:
-            self.break_off(errors.UpstreamTimeout())
-        else:
-            self.break_off(errors.UpstreamUnreachable("the predictor cannot be reached: connecting timed out"))
-
-    def finish(self, outcome: connection.Outcome) -> None:
-        """Hand over the outcome."""
-        reply, self.reply = self.reply, None
-        self.over = None
-        self.out.discard(self)
-        if reply is not None:
             reply(outcome)
+
+    def answer_came(self, part: connection.Part) -> None:
+        """Implements `connection.Receiver`: collect it, and hand over the outcome when all is there."""
+        head, error = part.head, part.error
+        if head is not None:
+            self._head = head
+            if not 200 <= head.status < 600:
+                error = errors.UpstreamBroken(f"the predictor's answer has the status {head.status}")
+            elif head.length is not None and head.length > self._most:
+                error = self._too_large()
+            elif b"content-encoding" in head.headers and not _is_plain(head):
+                error = errors.UpstreamBroken("the predictor's answer has a content-encoding that was not asked for")
+        self._size += len(part.body)
+        if error is None and self._size > self._most:
+            error = self._too_large()
+        if error is not None:
+            self.finish(error)
+        elif part.trailers is None:
+            if part.body:
+                self._pieces.append(part.body)
+        elif self._head is not None and self.reply is not None:
+            reply, self.reply, self.over, head = self.reply, None, None, self._head
+            self.out.discard(self)
+            body = b"".join([*self._pieces, part.body]) if self._pieces else part.body
+            if head.status < 300:
+                fields = _ordered(head) if len(head.headers) < len(head.fields) else []
+                reply(interface.UpstreamResponse(body, head.headers, head.status, b"", fields))
+            else:
+                reply(errors.UpstreamStatus(head.status, body, _told(head.headers)))
+
+    def broke(self) -> None:
+        """Implements `connection.Receiver`."""
+        self._on_bug()
+        log.exception("a call to the predictor failed for a reason that is a bug")
+        self.finish(errors.UpstreamBroken("the predictor could not be called"))
+
+    def predictor_full(self, is_full: bool) -> None:
+        """Implements `connection.Receiver`: all that is to be sent is here."""
+
+    def _too_large(self) -> errors.UpstreamBroken:
+        return errors.UpstreamBroken(f"the predictor's answer is larger than {self._most} bytes")
+
+
+def _is_plain(head: connection.AnswerHead) -> bool:
+    """Whether its body is of no coding, as was asked for."""
+    return all(value.lower() == b"identity" for name, value in head.fields if name.lower() == b"content-encoding")
+
+
+def _ordered(head: connection.AnswerHead) -> connection.Fields:
+    """All fields, with their names in lower case, if one came twice."""
+    return [(name.lower(), value) for name, value in head.fields]
+
+
+def _told(headers: Mapping[bytes, bytes]) -> tuple[tuple[str, str], ...]:
+    found = ((name, headers.get(key, b"")) for name, key in _TELLING_KEYS)
+    told = ((name, value.decode(errors="surrogateescape")) for name, value in found)
+    return tuple((name, value) for name, value in told if value and value.isprintable())
 
 
 class HttpPredictor:
     """Posts merged bodies, over kept-alive connections of its own, to the same path the callers used.
 
     `base` is the predictor's scheme (`http`), host and port, `connect_timeout` is in seconds. An answer of more than
-    `max_answer_bytes` is broken off. `on_bug` is called when a call fails by a bug, which is in the log. `make_reader`
-    makes what reads the answers of a connection.
+    `max_answer_bytes` is broken off. `on_bug` is called when a call fails by a bug, which is in the log.
     """
 
     # State: the requests that are out, and the timer for their deadlines; the connections.
@@ -106,19 +342,9 @@ class HttpPredictor:
         connect_timeout: float,
         max_answer_bytes: int = _NO_LIMIT,
         on_bug: Callable[[], None] = lambda: None,
-        make_reader: Callable[[int], connection.AnswerReader] = connection.AnswerReader,
     ) -> None:
-        url = yarl.URL(base)
-        host = url.host_port_subcomponent
-        if url.scheme != "http" or not url.host or not url.port or not host:
-            raise ValueError(f"the predictor's address {base!r} must be http://HOST:PORT")
-        self._host = host
-        self._pool = connection.Pool(
-            url.host,
-            url.port,
-            lambda owner, scratch: connection.Connection(owner, scratch, make_reader(max_answer_bytes)),
-        )
-        self._connect_timeout = connect_timeout
+        self._pool = Pool(base, connect_timeout, connection.AnswerReader, on_bug)
+        self._most = max_answer_bytes
         self._on_bug = on_bug
         self._out: set[Post] = set()
         self._deadlines = deadline_timer.DeadlineTimer(self._expire)
@@ -129,7 +355,7 @@ class HttpPredictor:
         headers: calls.Headers,
         body: calls.Pieces,
         timeout: float,
-        reply: connection.Reply,
+        reply: Reply,
         head: bytes = b"",
     ) -> Post:
         """Post a body to `target`, a path with its query, or send the request of a `head` that is complete.
@@ -141,19 +367,19 @@ class HttpPredictor:
         """
         length = sum(map(len, body))
         if not head:
-            head = b"%b%d\r\n\r\n" % (_heads[self._host, target, headers], length)
-        loop = asyncio.get_running_loop()
-        free = cast(connection.Connection | None, self._pool.take())
-        post = Post(self._out, loop.time() + timeout, reply, free)
+            head = b"%b%d\r\n\r\n" % (_heads[self._pool.host, target, headers], length)
+        deadline = asyncio.get_running_loop().time() + timeout
+        post = Post(self._out, deadline, reply, self._most, self._on_bug)
         self._out.add(post)
-        if free is not None:
-            free.send(head, body, length, post.finish)
-        else:
-            post.deadline = loop.time() + min(timeout, self._connect_timeout)
-            opening = self._open_and_send(post, head, body, length, loop.time() + timeout)
-            post.opening = loop.create_task(opening, name="connect to the predictor")
-        if post.deadline < self._deadlines.due_at:
-            self._deadlines.look_by(post.deadline)
+        post.over = free = self._pool.take()
+        if free is None:
+            post.deadline = math.inf  # connecting has its own
+            begin = functools.partial(self._begin, post, deadline, head, body, length)
+            post.opening = self._pool.open(begin, post.finish, timeout)
+            return post
+        free.send(post, head, body, length)
+        if deadline < self._deadlines.due_at:
+            self._deadlines.look_by(deadline)
         return post
 
     async def predict(
@@ -163,7 +389,7 @@ class HttpPredictor:
 
         Cancelling it closes the connection.
         """
-        future: asyncio.Future[connection.Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         post = self.post(target, headers, body, timeout, functools.partial(_resolve, future))
         try:
             outcome = await future
@@ -176,33 +402,21 @@ class HttpPredictor:
     async def close(self) -> None:
         """Close all connections; requests that are out fail."""
         self._deadlines.stop()
-        opening = [post.opening for post in self._out if post.opening is not None]
         for post in list(self._out):
-            post.break_off(errors.UpstreamClosed())
-        await asyncio.gather(*opening, return_exceptions=True)
+            post.finish(errors.UpstreamClosed())
         await self._pool.close()
 
-    async def _open_and_send(self, post: Post, head: bytes, body: calls.Pieces, length: int, deadline: float) -> None:
-        try:
-            opened = cast(connection.Connection, await self._pool.open())
-        except errors.UpstreamError as error:
-            errors.bare(error)
-            post.finish(error)
-        except Exception:
-            self._on_bug()
-            log.exception("a call to the predictor failed for a reason that is a bug")
-            post.finish(errors.UpstreamBroken("the predictor could not be called"))
-        else:
-            post.deadline = deadline
-            post.over = opened
-            opened.send(head, body, length, post.finish)
-        finally:
-            post.opening = None
+    def _begin(
+        self, post: Post, deadline: float, head: bytes, body: calls.Pieces, length: int, opened: connection.Connection
+    ) -> None:
+        post.opening, post.over, post.deadline = None, opened, deadline
+        opened.send(post, head, body, length)
+        self._deadlines.look_by(deadline)
 
     def _expire(self, now: float) -> float:
         """Give up what has waited for too long; returns when to look again."""
         for post in [post for post in self._out if post.deadline <= now]:
-            post.expire()
+            post.finish(errors.UpstreamTimeout())
         return min((post.deadline for post in self._out), default=math.inf)
 
 
@@ -239,6 +453,6 @@ def _line(name: str, value: str) -> str:
     return f"{name}: {value}"
 
 
-def _resolve(future: asyncio.Future[connection.Outcome], outcome: connection.Outcome) -> None:
+def _resolve(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
     if not future.done():
         future.set_result(outcome)

@@ -24,7 +24,8 @@ from carpool_sidecar.protocols import hop_by_hop
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import unread
 from carpool_sidecar.server.http1 import exchange, messages, tunnel
-from carpool_sidecar.upstream import streaming
+from carpool_sidecar.upstream import connection as connections
+from carpool_sidecar.upstream import predictor
 
 log = logging.getLogger("carpool.sidecar.server")
 
@@ -64,7 +65,7 @@ class Relays:
     # State: the tunnels that are open; whether no more may open.
     def __init__(
         self,
-        streams: streaming.Streams,
+        streams: predictor.Pool,
         is_ending: Callable[[], bool],
         count: Callable[[int], None],
         on_bug: Callable[[], None] = lambda: None,
@@ -85,7 +86,7 @@ class Relays:
 
 
 class Relay:
-    """Implements `exchange.Consumer` and `streaming.Receiver`: what comes from one goes to the other."""
+    """Implements `exchange.Consumer` and `connections.Receiver`: what comes from one goes to the other."""
 
     # State of the request: _unsent pieces wait for a connection; so many bytes are _missing, where that is known;
     # _is_whole once there are no more; _is_again on the second try. Of the answer: _status, 0 until its head came;
@@ -101,8 +102,8 @@ class Relay:
         self._exchange = asked
         self._refuse = refuse
         self._known = known
-        self._connection: streaming.Connection | None = None
-        self._opening: streaming.Opening | None = None
+        self._connection: connections.Connection | None = None
+        self._opening: predictor.Opening | None = None
         head = asked.head
         self._upgrade = offered_upgrade(head)
         self._ask = self._request_head(known)
@@ -141,15 +142,15 @@ class Relay:
         if free is not None:
             self._use(free)
         else:
-            self._opening = self._relays.streams.open(self._opened, self.failed)
+            self._opening = self._relays.streams.open(self._opened, self._failed)
 
-    def _opened(self, opened: streaming.Connection) -> None:
+    def _opened(self, opened: connections.Connection) -> None:
         self._opening = None
         self._use(opened)
         self._send()
         self.predictor_full(opened.is_full)
 
-    def _use(self, connection: streaming.Connection) -> None:
+    def _use(self, connection: connections.Connection) -> None:
         self._connection = connection
         head = self._exchange.head
         is_odd = head.length != 0 and head.method in _WITHOUT_BODY_MOSTLY
@@ -237,26 +238,29 @@ class Relay:
             opening.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.drop()
+            connection.abort()
 
     # --- the answer --------------------------------------------------------------------------------------------
 
     def predictor_full(self, is_full: bool) -> None:
-        """Implements `streaming.Receiver`. Who has sent all is read on, so that its leaving is noticed."""
+        """Implements `connection.Receiver`. Who has sent all is read on, so that its leaving is noticed."""
         self._exchange.want(not is_full or self._is_whole)
 
-    def answer_came(self, part: streaming.Part) -> None:
-        """Implements `streaming.Receiver`."""
-        asked, trailers = self._exchange, part.trailers
-        if trailers is not None:
-            self._connection = None
+    def answer_came(self, part: connections.Part) -> None:
+        """Implements `connection.Receiver`."""
+        asked, head, trailers = self._exchange, part.head, part.trailers
         for each in part.informed:
             # HTTP/1.0 knows no such answers (RFC 9110, 15.2).
             if each.status != _CONTINUE and asked.head.version == messages.HTTP_1_1:
                 asked.inform(answer_head(each, headers_.end_to_end(_texts(each.fields)), messages.HTTP_1_1))
+        if head is not None and head.status == connections.SWITCHING:
+            self._switch(head, part.body)
+            return
+        if trailers is not None or part.error is not None:
+            self._connection = None
         written = []
-        if part.head is not None:
-            written.append(self._begin_answer(part.head))
+        if head is not None:
+            written.append(self._begin_answer(head))
         if part.body:
             written.append(b"%x\r\n%b\r\n" % (len(part.body), part.body) if self._is_chunked else part.body)
         if trailers is not None and self._is_chunked:
@@ -266,8 +270,10 @@ class Relay:
         if trailers is not None:
             self._relays.count(self._status)
             asked.end(self._close)
+        elif part.error is not None:
+            self._failed(part.error)
 
-    def _begin_answer(self, head: streaming.AnswerHead) -> bytes:
+    def _begin_answer(self, head: connections.AnswerHead) -> bytes:
         """The head of the answer as it goes to the caller."""
         asked = self._exchange.head
         self._status = head.status
@@ -292,7 +298,7 @@ class Relay:
             fields["Connection"] = "keep-alive"
         return answer_head(head, fields, asked.version)
 
-    def _last_chunk(self, trailers: streaming.Fields) -> bytes:
+    def _last_chunk(self, trailers: connections.Fields) -> bytes:
         """The end of a body in chunks, with trailers for who asks for them (RFC 9110, 6.5.1)."""
         lines = [b"0\r\n"]
         if trailers and "trailers" in self._exchange.head.headers.get("TE", "").lower():
@@ -304,8 +310,7 @@ class Relay:
             ]
         return b"".join(lines) + b"\r\n"
 
-    def failed(self, error: errors.UpstreamError) -> None:
-        """Implements `streaming.Receiver`."""
+    def _failed(self, error: errors.UpstreamError) -> None:
         self._connection = self._opening = None
         asked = self._exchange
         if self._status:
@@ -323,7 +328,7 @@ class Relay:
             self._refuse(error)
 
     def broke(self) -> None:
-        """Implements `streaming.Receiver`."""
+        """Implements `connection.Receiver`."""
         self._connection = None
         self._relays.on_bug()
         if self._exchange.stage is not exchange.WAITING:
@@ -344,8 +349,8 @@ class Relay:
         self._relays.count(self._status)
         unread.reset(self._exchange.connection.transport)
 
-    def switched(self, head: streaming.AnswerHead, behind: bytes) -> None:
-        """Implements `streaming.Receiver`."""
+    def _switch(self, head: connections.AnswerHead, behind: bytes) -> None:
+        """Make a tunnel of both connections, if that was asked for; `behind` came after the answer."""
         asked, told, connection = self._exchange, _texts(head.fields), self._connection
         error: errors.CarpoolError | None = None
         if self._upgrade is None:
@@ -418,7 +423,7 @@ def _host_of(target: str) -> str:
     return authority.rpartition("@")[2]
 
 
-def answer_head(head: streaming.AnswerHead, fields: CIMultiDict[str], version: messages.Version) -> bytes:
+def answer_head(head: connections.AnswerHead, fields: CIMultiDict[str], version: messages.Version) -> bytes:
     """The head of an answer as it goes to a caller of this version, with these fields."""
     reason = head.reason.decode(errors="surrogateescape")
     if headers_.has_control(reason):
@@ -428,7 +433,7 @@ def answer_head(head: streaming.AnswerHead, fields: CIMultiDict[str], version: m
     return ("".join(lines) + "\r\n").encode(errors="surrogateescape")
 
 
-def _texts(fields: streaming.Fields) -> CIMultiDict[str]:
+def _texts(fields: connections.Fields) -> CIMultiDict[str]:
     return CIMultiDict(
         [(name.decode(errors="surrogateescape"), value.decode(errors="surrogateescape")) for name, value in fields]
     )
