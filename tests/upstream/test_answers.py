@@ -21,12 +21,12 @@ class Read:
 
     def __init__(self, max_bytes: int = 1000) -> None:
         self.reader = connection.AnswerReader()
-        self._max_bytes = max_bytes
+        self._client = predictor.HttpPredictor("http://h:1", 1.0, max_bytes)
         self._outcomes: list[predictor.Outcome] = []
         self._begin()
 
     def _begin(self) -> None:
-        self._post = predictor.Post(set(), 0.0, self._outcomes.append, self._max_bytes)
+        self._post = predictor.Post(self._client, 0.0, self._outcomes.append, None)
 
     def feed(self, data: bytes) -> predictor.Outcome | None:
         """The outcome, if the answer is complete with this data; raises what is wrong with it."""

@@ -92,7 +92,7 @@ async def test_a_caller_that_leaves_takes_its_connection_with_it(wire, predictor
         await asked
     await closed(wire.peers[0])
     assert await ask(predictor) == ANSWER
-    assert predictor._out == set()
+    assert predictor.out == set()
 
 
 async def test_an_exchange_that_is_cancelled_has_no_reply_and_may_be_cancelled_again(wire, predictor):

@@ -154,22 +154,25 @@ class AnswerReader:
             else:
                 error = _reason(failure, self._is_lenient)
         informed, head, pieces, trailers = self._informed, self._untold, self._pieces, None
-        self._informed, self._untold, self._pieces = [], None, []
+        self._untold, self._pieces = None, []
+        if informed:
+            self._informed = []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self.state is _COMPLETE:
             trailers = self._trailers
-            # None may be Connection, and the parser takes it for one of the head.
-            if trailers and any(name.lower() == b"connection" for name, _ in trailers):
-                self.is_spent = True
+            if trailers:
+                self._trailers = []
+                # None may be Connection, and the parser takes it for one of the head.
+                self.is_spent = self.is_spent or any(name.lower() == b"connection" for name, _ in trailers)
             self.state, self._head, self._overhead = _AWAITED, None, 0
-            self._fields, self._trailers = [], []
         elif error is None:
             error = self._watch_overhead(len(data), body, head or informed)
         elif head is not None:
             head, body = None, b""
         if head is not None and head.status == SWITCHING:
             body = behind
-        return Part(informed, head, body, trailers, error)
+        # Past its constructor, which costs more; so below.
+        return tuple.__new__(Part, (informed, head, body, trailers, error))
 
     def _watch_overhead(self, size: int, body: bytes, heads: object) -> errors.UpstreamError | None:
         """Count bytes that are no body; returns why there may be no more of them."""
@@ -209,36 +212,30 @@ class AnswerReader:
         self._fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Remember a header, or a trailer, which must not be taken for one (RFC 9110, section 6.5.1)."""
-        fields = self._fields if self.state is _HEAD else self._trailers
-        if name.endswith((b" ", b"\t")):  # the parser lets it through where the name says how a message is framed
-            raise errors.UpstreamBroken("the predictor's answer has a space before the colon of a header")
-        fields.append((name, value.rstrip(b" \t")))
-        if len(fields) > _MOST_FIELDS:
-            raise errors.UpstreamBroken(f"the predictor's answer has more than {_MOST_FIELDS} header fields")
+        """Remember a header, and no trailer, which must not be taken for one (RFC 9110, section 6.5.1)."""
+        if self.state is _HEAD:
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Read the status, and what decides how the body is read."""
-        parser = self._parser
-        status, length = parser.get_status_code(), -1
+        parser, fields = self._parser, self._fields
+        status = parser.get_status_code()
+        if self._is_lenient and _CONTROL.search(b" ".join([value for _, value in fields])):
+            named = next(name.decode("latin-1") for name, value in fields if _CONTROL.search(value))
+            raise errors.UpstreamBroken(f"the value of the predictor's header {named} has a control character")
         headers: dict[bytes, bytes] = {}
+        for name, value in fields:
+            headers.setdefault(name.lower(), value)
         codings: list[bytes] = []
-        for name, value in self._fields:
-            lowered = name.lower()
-            headers.setdefault(lowered, value)
-            if lowered == b"content-length":
-                length = int(value) if value.isdigit() else -1
-            elif lowered == b"transfer-encoding":
-                codings.append(value.lower())
-            if self._is_lenient and _CONTROL.search(value):
-                words = f"the value of the predictor's header {name.decode('latin-1')} has a control character"
-                raise errors.UpstreamBroken(words)
+        if b"transfer-encoding" in headers:
+            codings = [value.lower() for name, value in fields if name.lower() == b"transfer-encoding"]
+            if codings != [b"chunked"] and not (self._is_lenient and codings == [b"identity"]):
+                raise errors.UpstreamBroken(f"the predictor's answer has a {self._coding} that was not asked for")
         is_chunked = codings == [b"chunked"]
-        if codings and not is_chunked and not (self._is_lenient and codings == [b"identity"]):
-            raise errors.UpstreamBroken(f"the predictor's answer has a {self._coding} that was not asked for")
+        digits = headers.get(b"content-length", b"").strip()
+        length = int(digits) if digits.isdigit() and not is_chunked else None
         reason, self._reason = self._reason, b""
-        told = None if is_chunked or length < 0 else length
-        head = AnswerHead(status, reason, self._fields, headers, told, is_chunked)
+        head: AnswerHead = tuple.__new__(AnswerHead, (status, reason, fields, headers, length, is_chunked))
         if 100 <= status < 200 and status != SWITCHING:
             self._informed.append(head)
             return
@@ -289,6 +286,15 @@ class LenientReader(AnswerReader):
     def on_status(self, status: bytes) -> None:
         """Remember the reason phrase."""
         self._reason += status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Remember a header, or a trailer."""
+        fields = self._fields if self.state is _HEAD else self._trailers
+        if name.endswith((b" ", b"\t")):  # the parser lets it through where the name says how a message is framed
+            raise errors.UpstreamBroken("the predictor's answer has a space before the colon of a header")
+        fields.append((name, value.rstrip(b" \t")))
+        if len(fields) > _MOST_FIELDS:
+            raise errors.UpstreamBroken(f"the predictor's answer has more than {_MOST_FIELDS} header fields")
 
 
 def _reason(error: Exception, is_lenient: bool) -> errors.UpstreamError:

@@ -227,29 +227,25 @@ def _translated(error: OSError) -> errors.UpstreamError:
 
 
 class Post:
-    """A request that was posted and is in `out`, and its answer so far: at most `most` bytes.
+    """A request that was posted, and its answer so far. Implements `connection.Receiver`.
 
-    `deadline` is when it is given up, in the loop's time. Implements `connection.Receiver`.
+    `deadline` is when it is given up, in the loop's time.
     """
 
     # State: the reply until there is an outcome; the connection that is made, then that; the head and the body of the
     # answer.
-    __slots__ = (
-        "_head", "_most", "_on_bug", "_pieces", "_size", "deadline", "opening", "out", "over", "reply",
-    )  # fmt: skip
+    __slots__ = ("_client", "_head", "_pieces", "_size", "deadline", "opening", "over", "reply")
 
     def __init__(
-        self, out: set[Post], deadline: float, reply: Reply, most: int, on_bug: Callable[[], None] = lambda: None
+        self, client: HttpPredictor, deadline: float, reply: Reply, over: connection.Connection | None
     ) -> None:
-        self.out = out
+        self._client = client
         self.deadline = deadline
         self.reply: Reply | None = reply
         self.opening: Opening | None = None
-        self.over: connection.Connection | None = None
-        self._most = most
-        self._on_bug = on_bug
+        self.over = over
         self._head: connection.AnswerHead | None = None
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes] | None = None
         self._size = 0
 
     def cancel(self) -> None:
@@ -257,7 +253,7 @@ class Post:
         if self.reply is None:
             return
         self.reply = None
-        self.out.discard(self)
+        self._client.out.discard(self)
         if self.over is not None:
             self.over.abort()
         elif self.opening is not None:
@@ -277,21 +273,21 @@ class Post:
             self._head = head
             if not 200 <= head.status < 600:
                 error = errors.UpstreamBroken(f"the predictor's answer has the status {head.status}")
-            elif head.length is not None and head.length > self._most:
+            elif head.length is not None and head.length > self._client.most:
                 error = self._too_large()
             elif b"content-encoding" in head.headers and not _is_plain(head):
                 error = errors.UpstreamBroken("the predictor's answer has a content-encoding that was not asked for")
         self._size += len(part.body)
-        if error is None and self._size > self._most:
+        if error is None and self._size > self._client.most:
             error = self._too_large()
         if error is not None:
             self.finish(error)
         elif part.trailers is None:
-            if part.body:
-                self._pieces.append(part.body)
+            self._pieces = self._pieces or []
+            self._pieces.append(part.body)
         elif self._head is not None and self.reply is not None:
             reply, self.reply, self.over, head = self.reply, None, None, self._head
-            self.out.discard(self)
+            self._client.out.discard(self)
             body = b"".join([*self._pieces, part.body]) if self._pieces else part.body
             if head.status < 300:
                 fields = _ordered(head) if len(head.headers) < len(head.fields) else []
@@ -301,7 +297,7 @@ class Post:
 
     def broke(self) -> None:
         """Implements `connection.Receiver`."""
-        self._on_bug()
+        self._client.on_bug()
         log.exception("a call to the predictor failed for a reason that is a bug")
         self.finish(errors.UpstreamBroken("the predictor could not be called"))
 
@@ -309,7 +305,7 @@ class Post:
         """Implements `connection.Receiver`: all that is to be sent is here."""
 
     def _too_large(self) -> errors.UpstreamBroken:
-        return errors.UpstreamBroken(f"the predictor's answer is larger than {self._most} bytes")
+        return errors.UpstreamBroken(f"the predictor's answer is larger than {self._client.most} bytes")
 
 
 def _is_plain(head: connection.AnswerHead) -> bool:
@@ -332,7 +328,8 @@ class HttpPredictor:
     """Posts merged bodies, over kept-alive connections of its own, to the same path the callers used.
 
     `base` is the predictor's scheme (`http`), host and port, `connect_timeout` is in seconds. An answer of more than
-    `max_answer_bytes` is broken off. `on_bug` is called when a call fails by a bug, which is in the log.
+    `max_answer_bytes`, which are the `most`, is broken off. `on_bug` is called when a call fails by a bug, which is in
+    the log. `out` are the requests that have no answer yet.
     """
 
     # State: the requests that are out, and the timer for their deadlines; the connections.
@@ -344,9 +341,9 @@ class HttpPredictor:
         on_bug: Callable[[], None] = lambda: None,
     ) -> None:
         self._pool = Pool(base, connect_timeout, connection.AnswerReader, on_bug)
-        self._most = max_answer_bytes
-        self._on_bug = on_bug
-        self._out: set[Post] = set()
+        self.most = max_answer_bytes
+        self.on_bug = on_bug
+        self.out: set[Post] = set()
         self._deadlines = deadline_timer.DeadlineTimer(self._expire)
 
     def post(
@@ -369,9 +366,9 @@ class HttpPredictor:
         if not head:
             head = b"%b%d\r\n\r\n" % (_heads[self._pool.host, target, headers], length)
         deadline = asyncio.get_running_loop().time() + timeout
-        post = Post(self._out, deadline, reply, self._most, self._on_bug)
-        self._out.add(post)
-        post.over = free = self._pool.take()
+        free = self._pool.take()
+        post = Post(self, deadline, reply, free)
+        self.out.add(post)
         if free is None:
             post.deadline = math.inf  # connecting has its own
             begin = functools.partial(self._begin, post, deadline, head, body, length)
@@ -402,7 +399,7 @@ class HttpPredictor:
     async def close(self) -> None:
         """Close all connections; requests that are out fail."""
         self._deadlines.stop()
-        for post in list(self._out):
+        for post in list(self.out):
             post.finish(errors.UpstreamClosed())
         await self._pool.close()
 
@@ -415,9 +412,9 @@ class HttpPredictor:
 
     def _expire(self, now: float) -> float:
         """Give up what has waited for too long; returns when to look again."""
-        for post in [post for post in self._out if post.deadline <= now]:
+        for post in [post for post in self.out if post.deadline <= now]:
             post.finish(errors.UpstreamTimeout())
-        return min((post.deadline for post in self._out), default=math.inf)
+        return min((post.deadline for post in self.out), default=math.inf)
 
 
 def request_head(asked: tuple[str, str, calls.Headers]) -> bytes:

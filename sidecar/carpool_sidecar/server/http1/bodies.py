@@ -36,17 +36,20 @@ class Parts:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._little = bytearray()
+        self._little: bytearray | None = None
         self.size = 0
 
     def add(self, part: bytes) -> None:
         """More of it came."""
         self.size += len(part)
+        little = self._little
         if len(part) < _LITTLE:
-            self._little += part
-        if self._little and (len(part) >= _LITTLE or len(self._little) >= _PUT_TOGETHER):
-            self._parts.append(bytes(self._little))
-            self._little = bytearray()
+            if little is None:
+                little = self._little = bytearray()
+            little += part
+        if little and (len(part) >= _LITTLE or len(little) >= _PUT_TOGETHER):
+            self._parts.append(bytes(little))
+            self._little = None
         if len(part) >= _LITTLE:
             self._parts.append(part)
 
@@ -55,7 +58,7 @@ class Parts:
         parts, self._parts = self._parts, []
         if self._little:
             parts.append(bytes(self._little))
-            self._little = bytearray()
+            self._little = None
         self.size = 0
         return parts
 

@@ -121,10 +121,11 @@ class Relay:
             self.broken(asked.broken)
             return
         self._connect()
-        for part in asked.unread.take():
-            self._add(part)
+        if asked.unread.size:
+            for part in asked.unread.take():
+                self._add(part)
         self._send()
-        if self._connection is not None:
+        if self._connection is not None and not asked.wants_more:
             self.predictor_full(self._connection.is_full)
 
     def _request_head(self, known: bytes | None) -> bytes:
