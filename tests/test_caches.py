@@ -261,7 +261,7 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
 
     registry = model_registry.ModelRegistry(None, lambda model: None, True, lambda: 0.0)  # type: ignore[arg-type,return-value]
     return {
-        "answer_heads": (responses._heads, lambda text: responses._heads[200, (("X", text.decode()),), False, 1]),
+        "answer_heads": (responses.heads, lambda text: responses.heads[200, (("X", text.decode()),), False, 1]),
         "forwarding": (headers_._nodes, lambda text: headers_._nodes[text.decode()]),
         "grpc_answer_heads": (grpc_heads._blocks, grpc_heads.answer_block),
         "grpc_heads": (heads, call_head),

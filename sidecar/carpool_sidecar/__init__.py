@@ -28,7 +28,7 @@ histograms are kept as `carpool.measures` does.
 | `live.event_stream.Viewer` | the message that it should get next | the timer; its own reading |
 | `live.recorder.Recorder` | what will be told of batches, and the latest that were | `driver.Driver`; the timer |
 | `live.snapshots.Snapshots` | the counts of the last ten seconds | the timer of the stream |
-| `server.responses.Predictions` | what the answers of the latest batch begin with | each answer |
+| `server.http1.requests.Predictions` | what the answers of the latest batch begin with | each answer |
 | `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
 | `server.admin_clients.Clients` | connections of the admin port | its listener; requests; its timer |
 | `server.admin_clients._Client` | since when one of them asks, or asks nothing | `Clients` |

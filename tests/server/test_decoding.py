@@ -189,7 +189,7 @@ def test_what_follows_a_member_is_not_copied_for_each_of_them() -> None:
     body = small * 1000 + gzip.compress(random.Random(1).randbytes(500_000))
     tracemalloc.start()
     try:
-        parts = content_coding._gzip(body)
+        parts = content_coding._inflate_all(body, "gzip")
         for _ in range(1000):
             next(parts)
         assert tracemalloc.get_traced_memory()[1] < 100_000

@@ -15,6 +15,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.server import responses
+from carpool_sidecar.server.http1 import requests
 
 JSON = (("Content-Type", "application/json"),)
 
@@ -117,7 +118,7 @@ def test_values_that_are_utf_8_arrive_as_they_came() -> None:
 def test_the_date_is_that_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = responses.Response(200, JSON, b"{}")
     for now in (784111777.2, 784111777.9, 784111778.0, 0.0):
-        monkeypatch.setattr(responses.time, "time", lambda now=now: now)
+        monkeypatch.setattr(time, "time", lambda now=now: now)
         assert f"\r\nDate: {email.utils.formatdate(int(now), usegmt=True)}\r\n".encode() in render(answer)
 
 
@@ -157,7 +158,7 @@ def test_each_of_several_answers_is_found_where_the_last_one_ended(
 def test_predictions_are_rendered_as_any_answer_is(
     dialect: responses.Dialect, batches: list[tuple[bytes, bytes, list[list[bytes]]]]
 ) -> None:
-    renderer = responses.Predictions(dialect)
+    renderer = requests.Predictions(dialect)
     for number, (list_name, members, answered) in enumerate(batches):
         batch_id = f"batch-{number // 2}"  # two in a row may have equal ids, and members of their own
         for rows in answered:
@@ -171,7 +172,7 @@ def test_predictions_are_rendered_as_any_answer_is(
 
 
 def test_predictions_of_several_batches_and_large_ones_are_for_others_to_render() -> None:
-    renderer = responses.Predictions(responses.Dialect())
+    renderer = requests.Predictions(responses.Dialect())
     assert renderer.render(b"predictions", [piece(b"1"), piece(b"2", batch_id="other", start=1)]) is None
     assert renderer.render(b"predictions", [piece(b"1" * responses.LARGE)]) is None
     empty = len(b'{"message":"","batchId":"an-id","predictions":[]}')
@@ -183,9 +184,9 @@ def test_predictions_of_several_batches_and_large_ones_are_for_others_to_render(
 
 
 def test_the_next_batch_has_a_date_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer = responses.Predictions(responses.Dialect())
+    renderer = requests.Predictions(responses.Dialect())
     for now in (784111777.0, 784111778.0):
-        monkeypatch.setattr(responses.time, "time", lambda now=now: now)
+        monkeypatch.setattr(time, "time", lambda now=now: now)
         message = renderer.render(b"predictions", [piece(b"1", batch_id=f"at {now}")])
         assert email.utils.formatdate(int(now), usegmt=True).encode() in (message or b"")
 

@@ -28,6 +28,7 @@ _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 ALLOWED = "gzip, deflate, identity"
+_KNOWN = ("gzip", "x-gzip", "deflate")
 
 
 class _Corrupt(Exception):
@@ -52,7 +53,7 @@ def decoding(
         return body
     try:
         foretold = 0 if coding == "deflate" else _foretold(body, limit)
-        return (yield from _collect(_DECODERS[coding](body), limit, reserve, foretold))
+        return (yield from _collect(_inflate_all(body, coding), limit, reserve, foretold))
     except (_Corrupt, zlib.error) as error:
         raise errors.BadRequest(f"the body is not valid {coding} data: {error}") from None
 
@@ -89,7 +90,7 @@ def too_large(limit: int) -> errors.PayloadTooLarge:
 def _coding(content_encoding: str) -> str | None:
     names = [name.strip().lower() for name in content_encoding.split(",")]
     codings = [name for name in names if name not in ("", "identity")]
-    unknown = next((name for name in codings if name not in _DECODERS), None)
+    unknown = next((name for name in codings if name not in _KNOWN), None)
     if unknown is not None:
         raise errors.UnsupportedEncoding(f"unsupported Content-Encoding {unknown[:40]!r}; allowed: {ALLOWED}")
     if len(codings) > 1:
@@ -133,29 +134,23 @@ def _collect(
     return decoded.getvalue()
 
 
-def _gzip(body: bytes) -> Iterator[bytes]:
-    """RFC 1952: one or more members.
+def _inflate_all(body: bytes, coding: str) -> Iterator[bytes]:
+    """All streams of a coded body: one or more members of gzip (RFC 1952), or one of deflate.
 
     An empty member costs as much as kilobytes of data, and one body can hold millions of them.
     """
-    rest = yield from _inflate(body, 0, _GZIP)
-    for _ in range(MAX_MEMBERS - 1):
-        if rest >= len(body):
+    is_gzip = coding != "deflate"
+    wrapper, most = (_GZIP, MAX_MEMBERS) if is_gzip else (_wrapper(body), 1)
+    end = 0
+    for _ in range(most):
+        end = yield from _inflate(body, end, wrapper)
+        if end >= len(body):
             return
-        rest = yield from _inflate(body, rest, _GZIP)
-    if rest < len(body):
-        raise _Corrupt(f"it has more than {MAX_MEMBERS} members")
-
-
-def _deflate(body: bytes) -> Iterator[bytes]:
-    """RFC 1950, or bare RFC 1951."""
-    end = yield from _inflate(body, 0, _wrapper(body))
-    if end < len(body):
-        raise _Corrupt("something follows its end")
+    raise _Corrupt(f"it has more than {MAX_MEMBERS} members" if is_gzip else "something follows its end")
 
 
 def _wrapper(body: bytes) -> int:
-    """What zlib has to be told of data that is said to be deflate.
+    """What zlib has to be told of data that is said to be deflate (RFC 1950, or bare RFC 1951).
 
     The low four bits of a zlib header are 8. A bare stream that began so would open with a stored block whose
     padding is not zero, which no compressor writes.
@@ -178,6 +173,3 @@ def _inflate(body: bytes, start: int, window_bits: int) -> Generator[bytes, None
             raise _Corrupt("it is cut off")
         yield part
     return at - len(stream.unused_data)
-
-
-_DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {"gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate}

@@ -21,7 +21,6 @@ from carpool.scheduling import messages
 from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
-from carpool_sidecar.protocols.v2_http import answers, framing
 
 _JSON = "application/json"
 # KServe's batcher sets no Content-Type, and Go's server sniffs this one.
@@ -65,9 +64,9 @@ class Dialect:
         says how many there were.
         """
         batch_id, count = calls.batches(outcome.pieces)
-        status = 200
+        code = 200
         if outcome.response_format is not None:
-            status = _status(outcome.pieces)
+            code = status(outcome.pieces)
             headers, pieces = outcome.response_format.render(outcome.pieces)
             headers, body = (*headers, (interface.BATCH_ID, batch_id)), b"".join(pieces)
         else:
@@ -78,7 +77,7 @@ class Dialect:
             headers += ((interface.BATCH_COUNT, str(count)),)
         if outcome.server_timing is not None:
             headers += ((calls.SERVER_TIMING, outcome.server_timing),)
-        return Response(status, headers, body)
+        return Response(code, headers, body)
 
     def error(self, error: errors.CarpoolError) -> Response:
         """A request that failed before or outside a batch."""
@@ -141,7 +140,7 @@ def render(answer: Response, close: bool) -> list[bytes]:
 
     Only for headers of our own making, and values that came in a header: nothing is checked here.
     """
-    start = _heads[answer.status, answer.headers, close or answer.close, int(time.time())]
+    start = heads[answer.status, answer.headers, close or answer.close, int(time.time())]
     if answer.status in _BODILESS:
         return [start + b"\r\n"]
     body = b"" if answer.status == http.HTTPStatus.RESET_CONTENT else answer.body
@@ -154,58 +153,7 @@ def too_many_connections() -> bytes:
     return b"".join(render(_TOO_MANY_CONNECTIONS, close=True))
 
 
-class Predictions:
-    """Renders the answers of one batch after the other, in the words of a dialect."""
-
-    # State: the batch that was rendered last, and what all answers of it begin with; the same for `render_form`.
-    def __init__(self, dialect: Dialect) -> None:
-        self._content_type = (("Content-Type", dialect.content_type),)
-        self._batch_id = ""
-        self._list_name = self._members = self._head = self._start = b""
-        self._form_batch_id, self._form_head = "", b""
-        self._form_headers: calls.Headers = ()
-
-    def render_form(
-        self, form: interface.ResponseFormat, pieces: Sequence[messages.Piece]
-    ) -> tuple[bytes | None, bytes]:
-        """As `render`, for one piece, in the words of another protocol; large ones have a body apart.
-
-        No head for what has another status than 200.
-        """
-        headers: calls.Headers = framing.JSON
-        text = form.text(pieces[0].predictions) if type(form) is answers.ResponseFormat else None
-        if text is None:
-            if _status(pieces) != http.HTTPStatus.OK:
-                return None, b""
-            headers, body = form.render(pieces)
-            text = b"".join(body)
-        batch_id = pieces[0].batch_id
-        if batch_id is not self._form_batch_id or headers is not self._form_headers:
-            start = _heads[200, (*headers, (interface.BATCH_ID, batch_id)), False, int(time.time())]
-            self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
-        size = len(text)
-        if size <= LARGE:
-            return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""
-        return b"%b%d\r\n\r\n" % (self._form_head, size), text
-
-    def render(self, list_name: bytes, pieces: Sequence[messages.Piece], members: bytes = b"") -> bytes | None:
-        """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""
-        if len(pieces) > 1:
-            return None
-        _, batch_id, rows = pieces[0]
-        if len(rows[0]) > LARGE:
-            return None
-        if batch_id is not self._batch_id or list_name != self._list_name or members != self._members:
-            # All answers of a batch are given within one turn of the loop, so one Date is right for all.
-            self._batch_id, self._list_name, self._members = batch_id, list_name, members
-            self._start = v1.START % (batch_id.encode(), members, list_name)
-            self._head = _heads[200, self._content_type, False, int(time.time())] + b"Content-Length: "
-        joined = b",".join(rows)
-        size = len(self._start) + len(joined) + len(v1.END)
-        return None if size > LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
-
-
-def _status(pieces: Sequence[messages.Piece]) -> int:
+def status(pieces: Sequence[messages.Piece]) -> int:
     """That of the predictor's answer, if it is passed on."""
     found = pieces[0].predictions
     return found.response.status if isinstance(found, interface.WholeResponse) else 200
@@ -223,7 +171,7 @@ def _write_head(told: tuple[int, calls.Headers, bool, int]) -> bytes:
     )
 
 
-_heads: Final = caches.Cache("answer_heads", 256 * 1024, make=_write_head)
+heads: Final = caches.Cache("answer_heads", 256 * 1024, make=_write_head)
 
 
 @functools.lru_cache(maxsize=2)

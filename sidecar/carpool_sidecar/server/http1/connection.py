@@ -15,7 +15,7 @@ import enum
 import functools
 from typing import Final, Protocol, cast
 
-from carpool_sidecar import errors, turns
+from carpool_sidecar import errors
 from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface, json_rows, v1
 from carpool_sidecar.server import lingering, responses, unread
@@ -102,13 +102,13 @@ class Connection(asyncio.Protocol):
 
     # State: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
     # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
-    # answered, or of which the rest comes. _waiting: to be told of a model. _working: a large body is looked through.
+    # answered, or of which the rest comes. _awaited: news of a model, or a large body that is looked through.
     # answers: requests without an answer yet, and what the client has not taken.
     # _came: when the client did; _quiet_since: when it was last heard or answered before its latest bytes. _held: the
     # bytes of all that, and the requests being handled.
     __slots__ = (
-        "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since",
-        "_requests", "_rest", "_state", "_template", "_transport", "_waiting", "_working", "answers",
+        "_awaited", "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since",
+        "_requests", "_rest", "_state", "_template", "_transport", "answers",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -121,8 +121,7 @@ class Connection(asyncio.Protocol):
         self._head: messages.PartialHead | None = None
         self._body: bodies.PartialBody | None = None
         self._exchange: exchange.Exchange | None = None
-        self._waiting: Cancellable | None = None
-        self._working: turns.Work | None = None
+        self._awaited: Cancellable | None = None
         self._held = port.requests.memory.reserve()
         self.answers = requests.Answers(self, port.requests, self._held)
         self._quiet_since = self._came = self.answers.touched
@@ -176,9 +175,6 @@ class Connection(asyncio.Protocol):
         self._state = _ENDED
         self._body = None
         self._rest = b""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
         self._cancel_all()
         self._held.release()
 
@@ -219,8 +215,6 @@ class Connection(asyncio.Protocol):
                 # Each key is a queue, and queues take turns: one connection must not have many of them at once.
                 self._hold(data[at:])
                 return
-            pending.append(request)
-            self._held.add(0, 1)
             self._requests.submit(request)
             at = stop
 
@@ -252,7 +246,7 @@ class Connection(asyncio.Protocol):
         except routes.ModelUnknownYet as pause:
             self._hold(data[at:])
             self._held.add(0, 1)
-            self._waiting = pause.wait(self._learned)
+            self._awaited = pause.wait(self._learned)
             return None
         if found is None:
             self._begin_exchange(text, data[end:])
@@ -265,7 +259,7 @@ class Connection(asyncio.Protocol):
         return end, length, plain_head
 
     def _learned(self, _: object) -> None:
-        self._waiting = None
+        self._awaited = None
         self._go_on()
         self._held.add(0, -1)
 
@@ -347,8 +341,8 @@ class Connection(asyncio.Protocol):
         if payload is None:
             parts = [b"".join(parts)]
             told = functools.partial(self._parsed, body, parts)
-            self._working = self._requests.work_on(body.head, parts[0], told)
-            if self._working is not None:
+            self._awaited = self._requests.work_on(body.head, parts[0], told)
+            if self._awaited is not None:
                 self._held.add(len(parts[0]), 1)
                 self._hold(following)
                 return
@@ -356,7 +350,7 @@ class Connection(asyncio.Protocol):
 
     def _parsed(self, body: bodies.PartialBody, parts: list[bytes], outcome: interface.Payload | Exception) -> None:
         """A large body was looked through; what came meanwhile is held."""
-        self._working = None
+        self._awaited = None
         self._held.add(-len(parts[0]), -1)
         following = self._rest
         self._state = _READING
@@ -380,8 +374,6 @@ class Connection(asyncio.Protocol):
             if request is None:
                 self._begin_exchange(body.text, b"".join([*parts, following]))
                 return
-            self.answers.pending.append(request)
-            self._held.add(0, 1)
             self._requests.submit(request)
         if following and self._state is _READING:
             self._serve(following)
@@ -529,9 +521,7 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._state is not _HELD or not self.answers.may_own:
-            return
-        if self._waiting is not None or self._working is not None:
+        if self._state is not _HELD or not self.answers.may_own or self._awaited is not None:
             return
         self._state = _READING
         self._quiet_since = self.answers.touched
@@ -654,9 +644,10 @@ class Connection(asyncio.Protocol):
         return self._state is _PARTING or self._state is _ENDED
 
     def _cancel_all(self) -> None:
-        if self._working is not None:
-            self._working.cancel()
-            self._working = None
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            awaited.cancel()
+            self._held.add(0, -1)
         asked, self._exchange = self._exchange, None
         if asked is not None:
             asked.lost()

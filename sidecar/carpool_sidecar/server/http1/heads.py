@@ -153,7 +153,7 @@ class Reader:
         if found is None:
             return None
         matter, (_, length, request_id, traceparent, json_size, tracestate, caller, agent) = found
-        if length is None or not _is_length(length):
+        if length is None or not _is_size(length) or length.startswith("0"):
             return None
         if agent is not None and agent.startswith(local_answers.PROBER_AGENTS):
             return None
@@ -233,39 +233,31 @@ class Reader:
 
     def _plan(self, matter: bytes) -> _Plan | None:
         """Read what matters as a head of its own."""
-        plan = self._read_fully(matter + b"\r\nContent-Length: 1\r\n\r\n")
-        if plan is not None:
-            self._plans.put(matter, plan, len(matter))
-        return plan
-
-    def _read_fully(self, text: bytes) -> _Plan | None:
         try:
-            asked = messages.read_head(text)
+            asked = messages.read_head(matter + b"\r\nContent-Length: 1\r\n\r\n")
         except messages.Malformed:
             return None
         target, headers = asked.target, asked.headers
-        if not _is_usual(asked):
-            return None
         coding = headers.get("Content-Encoding")
-        if coding is not None and coding.lower() not in _CODINGS:
+        if not _is_usual(asked) or (coding is not None and coding.lower() not in _CODINGS):
             return None
         try:
             match = self._rules.routes.match("POST", target, headers)
             if match is None or match.by_body is not None:
                 return None
-            route = self._rules.routes.route(match)
+            # If the time of who has a deadline passes before the model is known, that is for others to tell.
+            route = self._route(match, predict.has_deadline(headers))
+            if route is None:
+                return None
             head = self._rules.head(target, headers, match, route)
         except (errors.CarpoolError, errors.Unbatchable):
             return None
-        except routes.ModelUnknownYet:
-            if predict.has_deadline(headers):
-                return None  # it may pass before the model is known
-            raise
-        is_lasting = route.watched is None
-        lasting = route if is_lasting else None
-        return _Plan(
+        lasting = route if route.watched is None else None
+        plan = _Plan(
             match, lasting, head.target, head.headers, head.timeout, coding, head.forwarded, head.host, head.priority
         )
+        self._plans.put(matter, plan, len(matter))
+        return plan
 
     def _route(self, match: routes.Match, has_deadline: bool) -> calls.Route | None:
         try:
@@ -290,11 +282,6 @@ def _is_usual(asked: messages.RequestHead) -> bool:
     if local_answers.comes_from_prober(headers) or headers.get("Connection", "keep-alive").lower() != "keep-alive":
         return False
     return not any(name in headers for name in UNUSUAL)
-
-
-def _is_length(digits: str) -> bool:
-    """Whether this is the length of a body, as anybody would write it."""
-    return _is_size(digits) and not digits.startswith("0")
 
 
 def _is_size(digits: str) -> bool:

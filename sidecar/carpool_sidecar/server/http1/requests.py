@@ -7,19 +7,25 @@ of them. One whose head or body is unusual is read by `handler`, and then is a c
 from __future__ import annotations
 
 import asyncio
+import http
+import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import errors, turns
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
+from carpool_sidecar.protocols.v2_http import answers as v2_answers
+from carpool_sidecar.protocols.v2_http import framing
 from carpool_sidecar.server import content_coding, predict, responses
 from carpool_sidecar.server.http1 import exchange
 
 MOST_PENDING: Final = 64
 """Unanswered requests at most; later ones stay unparsed."""
+
+_LARGE: Final = responses.LARGE
 
 
 class PlainRequest(calls.Call):
@@ -53,7 +59,7 @@ class PlainRequests:
         self.now = clock()
         self.submitted = 0
         self.driver = calls_driver
-        self._predictions = responses.Predictions(rules.dialect)
+        self._predictions = Predictions(rules.dialect)
 
     def takes(self, size: int) -> bool:
         """Whether nothing speaks against a body of `size` bytes; else whoever answers any request will tell what."""
@@ -140,8 +146,11 @@ class PlainRequests:
         return request
 
     def submit(self, request: PlainRequest) -> None:
-        """Put it in the queue and count it; it is answered once, perhaps before this returns."""
+        """Put it in the queue and count it; it is answered once, in its turn, perhaps before this returns."""
         self.submitted += 1
+        if request.asked is None:
+            request.connection.pending.append(request)
+            request.connection.held.add(0, 1)
         try:
             self.driver.submit(request)
         except Exception:
@@ -212,16 +221,55 @@ class PlainRequests:
         request.connection.answered(request, message, b"".join(body), close)
 
 
-class Owner(Protocol):
-    """The connection."""
+class Predictions:
+    """Renders the answers of one batch after the other, in the words of a dialect."""
 
-    def part(self) -> None:
-        """End behind the answer that was given last."""
-        ...
+    # State: the batch that was rendered last, and what all answers of it begin with; the same for `render_form`.
+    def __init__(self, dialect: responses.Dialect) -> None:
+        self._content_type = (("Content-Type", dialect.content_type),)
+        self._batch_id = ""
+        self._list_name = self._members = self._head = self._start = b""
+        self._form_batch_id, self._form_head = "", b""
+        self._form_headers: calls.Headers = ()
 
-    def look_what_to_read(self) -> None:
-        """No request that was added waits any more."""
-        ...
+    def render_form(
+        self, form: interface.ResponseFormat, pieces: Sequence[messages.Piece]
+    ) -> tuple[bytes | None, bytes]:
+        """As `render`, for one piece, in the words of another protocol; large ones have a body apart.
+
+        No head for what has another status than 200.
+        """
+        headers: calls.Headers = framing.JSON
+        text = form.text(pieces[0].predictions) if type(form) is v2_answers.ResponseFormat else None
+        if text is None:
+            if responses.status(pieces) != http.HTTPStatus.OK:
+                return None, b""
+            headers, body = form.render(pieces)
+            text = b"".join(body)
+        batch_id = pieces[0].batch_id
+        if batch_id is not self._form_batch_id or headers is not self._form_headers:
+            start = responses.heads[200, (*headers, (interface.BATCH_ID, batch_id)), False, int(time.time())]
+            self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
+        size = len(text)
+        if size <= _LARGE:
+            return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""
+        return b"%b%d\r\n\r\n" % (self._form_head, size), text
+
+    def render(self, list_name: bytes, pieces: Sequence[messages.Piece], members: bytes = b"") -> bytes | None:
+        """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""
+        if len(pieces) > 1:
+            return None
+        _, batch_id, rows = pieces[0]
+        if len(rows[0]) > _LARGE:
+            return None
+        if batch_id is not self._batch_id or list_name != self._list_name or members != self._members:
+            # All answers of a batch are given within one turn of the loop, so one Date is right for all.
+            self._batch_id, self._list_name, self._members = batch_id, list_name, members
+            self._start = v1.START % (batch_id.encode(), members, list_name)
+            self._head = responses.heads[200, self._content_type, False, int(time.time())] + b"Content-Length: "
+        joined = b",".join(rows)
+        size = len(self._start) + len(joined) + len(v1.END)
+        return None if size > _LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
 
 
 class Answers:
@@ -230,22 +278,22 @@ class Answers:
     A client that sends and does not read must not fill the memory: what it has not taken counts as held, and a request
     whose answer waits in the transport is not over before the client has taken it.
 
-    `pending` are the requests that have no answer yet, in order; whoever appends one counts it in `held`, where answers
-    that wait are counted, too. `is_full` is whether some wait for the client, `is_awaited` whether the owner waits for
-    the last of all. `touched` is when the client last did something, or was last given something.
+    `pending` are the requests that have no answer yet, in order; each counts in `held`, and so do answers that wait.
+    `is_full` is whether some wait for the client, `is_awaited` whether the owner waits for the last of all. `touched`
+    is when the client last did something, or was last given something.
     """
 
     # State: those; unsent and unsent_bytes, the answers that the client has not taken, and their bytes. From
     # connection_made on there is a transport.
     __slots__ = (
-        "_held", "_owner", "_plain", "is_awaited", "is_full", "pending", "touched", "transport", "unsent",
+        "_owner", "_plain", "held", "is_awaited", "is_full", "pending", "touched", "transport", "unsent",
         "unsent_bytes",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, plain: PlainRequests, held: ledger.Reservation) -> None:
-        self._owner: Owner | None = owner
+    def __init__(self, owner: exchange.Connection, plain: PlainRequests, held: ledger.Reservation) -> None:
+        self._owner: exchange.Connection | None = owner
         self._plain = plain
-        self._held = held
+        self.held = held
         self.transport: asyncio.Transport
         self.pending: list[PlainRequest] = []  # few at most, and mostly one
         self.is_full = self.is_awaited = False
@@ -270,7 +318,7 @@ class Answers:
             return  # the client left between its answer's making and its turn
         if pending[0] is not request:
             request.message = (message, body, close)
-            self._held.add(len(message) + len(body))
+            self.held.add(len(message) + len(body))
             return
         pending.pop(0)
         while True:
@@ -281,16 +329,16 @@ class Answers:
             if self.is_full:  # the request ends when the client has taken its answer
                 self.unsent += 1
                 self.unsent_bytes += len(message) + len(body)
-                self._held.add(len(message) + len(body))
+                self.held.add(len(message) + len(body))
             else:
-                self._held.add(0, -1)
+                self.held.add(0, -1)
             if close:
                 owner.part()
             if not pending or (following := pending[0].message) is None:
                 break
             pending.pop(0)
             message, body, close = following
-            self._held.add(-len(message) - len(body))
+            self.held.add(-len(message) - len(body))
         if self.is_awaited and not pending:
             self.is_awaited = False
             owner.look_what_to_read()
@@ -305,7 +353,7 @@ class Answers:
         while self.pending:
             request = self.pending.pop(0)
             waiting = request.message
-            self._held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
+            self.held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
             self._plain.driver.cancel(request)
 
     # --- answers of requests that are not added here -------------------------------------------------------------
@@ -325,7 +373,7 @@ class Answers:
         if self.is_full:
             self.unsent += 1
         else:
-            self._held.add(0, -1)
+            self.held.add(0, -1)
         self.touched = self._plain.clock()
 
     # --- what the client takes -----------------------------------------------------------------------------------
@@ -335,7 +383,7 @@ class Answers:
         self.is_full = is_full
         if not is_full:
             self.transport.set_write_buffer_limits()
-            self._held.add(-self.unsent_bytes, -self.unsent)
+            self.held.add(-self.unsent_bytes, -self.unsent)
             self.unsent = self.unsent_bytes = 0
         elif has_own:
             self._count_unsent()
@@ -345,7 +393,7 @@ class Answers:
         more = self.transport.get_write_buffer_size() - self.unsent_bytes
         if more > 0:
             self.unsent_bytes += more
-            self._held.add(more)
+            self.held.add(more)
 
     def _write_large(self, body: bytes) -> None:
         # The transport keeps all of it until its last byte is sent, so it waits for the client until then.
