@@ -41,7 +41,9 @@ _Lock = type(threading.Lock())
 # long each time.
 _FIRST_LOOK = 0.1
 # Seconds after which a thread that was woken is late: others hold the interpreter's lock, for 5 ms each.
-_SLOW_TO_WAKE = 0.001
+_LATE = 0.004
+# Threads that are woken at once: each soon finds the interpreter's lock free, and on a busy machine they are not far apart.
+_AT_ONCE = 4
 # Held for a moment wherever a status changes. The garbage collector or a handler of a signal may come round meanwhile
 # and settle others. Who waits does not need it, or crowds of threads would queue for it: a waiter is put on the list
 # of a future before the status is looked at, and taken from there after that has changed, by one of the two.
@@ -154,25 +156,37 @@ class _Sleeper:
 class _WakingQueue:
     """Threads that have their results, each woken by the one before.
 
-    If all were woken at once, nearly all would go to sleep again until they have the interpreter's lock. Each calls
+    If all were woken at once, nearly all would go to sleep again until they have the interpreter's lock. But where others
+    compute in Python and hold that, so that whoever is woken is late, it is better to queue for it at once. Each calls
     `wake_next` as it stops waiting, for whatever reason, so that all have their turn.
     """
 
+    # Whether the first thread that was woken was late, the last time.
+    are_late = False
+
     def __init__(self, sleepers: Sequence[_Sleeper]) -> None:
         self._locks = deque([sleeper.lock for sleeper in sleepers])
+        self._is_first = True
         self._woken_at = time.monotonic()
         for sleeper in sleepers:
             sleeper.queue = self
-        self.wake_next()
+        for _ in range(_AT_ONCE):
+            self._wake(everybody=self.are_late)
 
     def wake_next(self) -> None:
-        """Wake one more; all that are left, if it took the last one long to come here, because others compute."""
+        """A thread has stopped waiting: wake one more, or all that are left if this one is late."""
         now = time.monotonic()
-        is_slow = now - self._woken_at > _SLOW_TO_WAKE
+        is_late = now - self._woken_at > _LATE
         self._woken_at = now
+        if self._is_first:
+            self._is_first = False
+            _WakingQueue.are_late = is_late
+        self._wake(everybody=is_late)
+
+    def _wake(self, *, everybody: bool) -> None:
         with contextlib.suppress(IndexError):  # there is none, or another thread took it
             self._locks.popleft().release()
-            while is_slow:
+            while everybody:
                 self._locks.popleft().release()
 
 

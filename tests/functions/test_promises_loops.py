@@ -561,7 +561,9 @@ def test_a_thousand_threads_are_each_answered() -> None:
 # --- threads that wait for one batch ------------------------------------------------------------------------------
 
 
-def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another() -> None:
+def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(futures._WakingQueue, "are_late", False)
+    monkeypatch.setattr(futures, "_LATE", PATIENCE)
     sleepers = [futures._Sleeper() for _ in range(4)]
     queue = futures._WakingQueue(sleepers)
 
@@ -579,11 +581,25 @@ def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another() -> No
 
 def test_all_threads_are_woken_once_one_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others compute in Python, each that is woken has to wait for the interpreter's lock."""
+    monkeypatch.setattr(futures._WakingQueue, "are_late", False)
+
+    def woken() -> list[bool]:
+        return [not sleeper.lock.locked() for sleeper in sleepers]
+
     sleepers = [futures._Sleeper() for _ in range(4)]
     queue = futures._WakingQueue(sleepers)
-    monkeypatch.setattr(futures, "_SLOW_TO_WAKE", -1.0)
+    assert woken() == [True, False, False, False]
+    monkeypatch.setattr(futures, "_LATE", -1.0)
     queue.wake_next()
-    assert not any(sleeper.lock.locked() for sleeper in sleepers)
+    assert woken() == [True] * 4
+    sleepers = [futures._Sleeper() for _ in range(4)]
+    queue = futures._WakingQueue(sleepers)
+    assert woken() == [True] * 4, "the next ones at once"
+    monkeypatch.setattr(futures, "_LATE", PATIENCE)
+    queue.wake_next()
+    sleepers = [futures._Sleeper() for _ in range(4)]
+    futures._WakingQueue(sleepers)
+    assert woken() == [True, False, False, False], "until one of them is in time"
 
 
 @pytest.mark.parametrize("way", [WAYS[0]], ids=lambda way: way.kind)
