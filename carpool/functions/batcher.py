@@ -6,7 +6,7 @@ gets the lock does all that is queued; if somebody else has it, that one will se
 lock was let go, as their callbacks may do anything.
 
 Calls made in one turn of an event loop are put in together at its end: they would share a batch anyway, and the
-scheduler is asked once for all of them.
+scheduler is asked once for all of them. So are those of threads that come until an idle function is awake.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def _nothing_to_tell() -> None:
     """Have those told who wait for the end."""
 
 
-def _take(queue: deque[_Operation], into: list[_Operation]) -> bool:
-    """Move the first one in a single step of the interpreter: it is in one of them always. False if there is none."""
+def _take(queue: deque[T], into: list[T], count: int = 1) -> bool:
+    """Move the first ones in one step of the interpreter: they are in one place always. False if there are fewer."""
     with contextlib.suppress(IndexError):  # another thread took it
-        into.extend(map(deque.popleft, (queue,)))
+        into.extend(map(deque.popleft, itertools.repeat(queue, count)))
         return True
     return False
 
@@ -105,10 +105,11 @@ class Batcher:
     """
 
     # Mutable state: the options; _operations, what is still to happen, and _lock, held by whoever is at it; _outbox,
-    # what callers are still to be told; _arrived, calls of this turn of the event loop _flushing, of which _gathering
-    # may be joined, both under _joining; and under the lock the driver, the host, and _closing, who waits for the end.
-    # _doing is the operation that is at work, _telling what each thread hands out, and _leaving the calls that one puts
-    # on the queue: a fork finds them there. _ended are those who are told last.
+    # what callers are still to be told; _arrived, calls of this turn of the event loop _flushing, or until that host
+    # takes them in, and _late, those that came after the end was asked for; those that _gathering has may be joined,
+    # and _joining is held where one ends. Under the lock the driver, the host, and _closing, who waits for the end.
+    # _doing is the operation that is at work, and _telling what each thread hands out: a fork finds them there. _ended
+    # are those who are told last.
     def __init__(
         self,
         name: str,
@@ -133,10 +134,10 @@ class Batcher:
         self._is_closed = self._is_hurrying = False
         self._operations: deque[_Operation] = deque()
         self._outbox: deque[_Operation] = deque()
-        self._arrived: list[calls.Call] = []
-        self._leaving: Sequence[calls.Call] = ()
+        self._arrived: deque[calls.Call] = deque()
+        self._late: deque[calls.Call] = deque()
         self._gathering: dict[Plan, calls.Turn] = {}
-        self._flushing: AbstractEventLoop | None = None
+        self._flushing: AbstractEventLoop | hosts.Host | None = None
         self._closing: list[futures.Future[None]] = []
         self._ended: list[futures.Future[None]] = []
         self._forget_threads()
@@ -207,14 +208,21 @@ class Batcher:
         if inline.depth:
             self._run_inline(call)
             return
-        if loop is None:
-            self.post(self._submit, (call,))
+        (self._late if self._closing or self._is_closed else self._arrived).append(call)
+        if self._flushing is (loop or self.host):
             return
-        with self._joining:
-            self._arrived.append(call)
-        if self._flushing is not loop:
-            loop.call_soon(self.flush)
+        if loop is not None:
+            loop.call_soon(self.take_in)
             self._flushing = loop
+            return
+        try:
+            self._flushing = self.host  # before it is asked: it may be there at once
+            is_asked = self.host.call_soon(self.take_in)
+        except BaseException:  # an interrupt: others rely on it meanwhile
+            self.take_in()
+            raise
+        if not is_asked:
+            self.take_in()
 
     def _run_inline(self, call: calls.Call) -> None:
         call.close()
@@ -245,22 +253,20 @@ class Batcher:
         inline.run(self.compute, works, done)
 
     def flush(self) -> None:
-        """Put in what was called in this turn of an event loop."""
-        self._flushing = None
-        if self._arrived:
-            self._leaving = self._arrived
-            self.post(self._submit, self._taken_from_turn())
-            self._leaving = ()
+        """Put in what was called in this turn of an event loop, which may be about to block."""
+        if self._flushing is not self.host:  # which does it soon
+            self.take_in()
 
-    def _taken_from_turn(self) -> list[calls.Call]:
-        """What was called in this turn of an event loop; nobody joins these calls any more."""
-        with self._joining:
-            arrived, self._arrived, self._gathering = self._arrived, [], {}
-        return arrived
+    def take_in(self) -> None:
+        """Put in what was called by now."""
+        self._flushing = None
+        for queue in (self._arrived, self._late):
+            if queue:
+                self.post(self._submit, [], queue)
 
     def withdraw(self, call: calls.Call) -> None:
         """Somebody does not wait for a call any more; others may."""
-        self.flush()
+        self.take_in()
         self.post(self._cancel, call)
 
     def come_to_rest(self) -> None:
@@ -271,7 +277,7 @@ class Batcher:
 
     def hasten(self) -> None:
         """Implements `waiting.Batcher`."""
-        self.flush()
+        self.take_in()
         self.post(lambda: self.driver.reconsider())  # of its moment: the driver may be another one then
 
     def configure(self, chosen: options.Options) -> None:
@@ -285,7 +291,7 @@ class Batcher:
         """
         closed: futures.Future[None] = futures.Future(_Everything(self))
         self._closing.append(closed)
-        self.flush()
+        self.take_in()
         if self.host.is_running():
             self.post(self._close, timeout)
         else:
@@ -310,7 +316,7 @@ class Batcher:
 
     def hurry(self) -> None:
         """Wait no longer for batches to fill."""
-        self.flush()
+        self.take_in()
         self.post(self._hurry)
 
     def mark(self) -> threading.Event:
@@ -333,7 +339,7 @@ class Batcher:
         """In the child: what the parent accepted is the parent's."""
         self.under_way = collected.UnderWay()
         # Threads that are not here were at these.
-        unfinished = [*self._doing, *itertools.chain(*self._telling.values()), (_nothing_to_tell, (self._leaving,))]
+        unfinished = [*self._doing, *itertools.chain(*self._telling.values())]
         self._begin_anew("this is a fork of the process that called", unfinished, is_fork=True)
         self.host.after_fork()
 
@@ -413,7 +419,10 @@ class Batcher:
             ended, self._ended = self._ended, []
             futures.settle([(future, None, None) for future in ended])
 
-    def _submit(self, arrived: Sequence[calls.Call]) -> None:
+    def _submit(self, arrived: list[calls.Call], queue: deque[calls.Call]) -> None:
+        """Put these in, and all of a queue: they are added here, where a fork or an interrupt finds them."""
+        _take(queue, arrived, len(queue))
+        self._gathering = {}
         self.host.watch()
         # One that was cancelled before it was put in is done.
         waiting = [call for call in arrived if call.close()]
@@ -483,10 +492,12 @@ class Batcher:
         core, host, tracing = self.core, self.host, self.recorder.tracing
         lost = [call for _, args in failed for call in _calls_in(args)]
         if is_fork:
-            self._leaving = ()
             self._forget_threads()
         self._start()  # before anything is looked at: what comes meanwhile is the new scheduler's, or still queued
-        lost += [*self._taken_from_turn(), *cast(Sequence[calls.Call], _as_of_now(core.open_requests))]
+        for queue in (self._arrived, self._late):
+            _take(queue, lost, len(queue))
+        self._gathering = {}
+        lost += cast(Sequence[calls.Call], _as_of_now(core.open_requests))
         lost += self._taken_from_queue(self._operations)
         if is_fork:
             lost += self._taken_from_queue(self._outbox)
@@ -527,7 +538,10 @@ class Batcher:
 
     def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Have a batch computed."""
-        return self.host.begin(work.Work(batch, self.options, self.recorder, self._most_ahead), done)
+        execution = self.host.begin(work.Work(batch, self.options, self.recorder, self._most_ahead), done)
+        if self._flushing is self.host and (self._arrived or self._late):  # it may be busy now
+            self._later(self.take_in)
+        return execution
 
     def _most_ahead(self) -> float:
         if self.core.draining or self._is_hurrying:

@@ -42,7 +42,7 @@ _Lock = type(threading.Lock())
 _FIRST_LOOK = 0.1
 # Seconds after which a thread that was woken is late: others hold the interpreter's lock, for 5 ms each.
 _LATE = 0.004
-# Threads that are woken at once: each soon finds the interpreter's lock free, and on a busy machine they are not far apart.
+# Threads that are woken at once: each soon finds the interpreter's lock free, and a busy machine delays them less.
 _AT_ONCE = 4
 # Held for a moment wherever a status changes. The garbage collector or a handler of a signal may come round meanwhile
 # and settle others. Who waits does not need it, or crowds of threads would queue for it: a waiter is put on the list
@@ -156,9 +156,9 @@ class _Sleeper:
 class _WakingQueue:
     """Threads that have their results, each woken by the one before.
 
-    If all were woken at once, nearly all would go to sleep again until they have the interpreter's lock. But where others
-    compute in Python and hold that, so that whoever is woken is late, it is better to queue for it at once. Each calls
-    `wake_next` as it stops waiting, for whatever reason, so that all have their turn.
+    If all were woken at once, nearly all would go to sleep again until they have the interpreter's lock. But where
+    others compute in Python and hold that, so that whoever is woken is late, all are to queue for it at once. Each
+    calls `wake_next` as it stops waiting, for whatever reason, so that all have their turn.
     """
 
     # Whether the first thread that was woken was late, the last time.

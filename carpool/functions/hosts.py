@@ -82,6 +82,13 @@ class Host:
         function()
         return True
 
+    def call_soon(self, function: Callable[[], None]) -> bool:
+        """Call it in a moment, where a batch could begin, so that others can come meanwhile; False if there is no need.
+
+        It may be called while something else happens.
+        """
+        return False
+
     def thread_of(self, batch: messages.Batch) -> int | None:
         """The identifier of the thread that works on a batch and on nothing else."""
         return None
@@ -127,6 +134,10 @@ def nothing(batch: work.Work) -> driver.Outcome:
     return errors.Closed()
 
 
+def _nothing_soon() -> None:
+    """In place of what is to be called soon."""
+
+
 class Threads(Host):
     """Runs batches in daemon threads of its own, which start with the first batch or deadline, and sleep when idle.
 
@@ -135,7 +146,7 @@ class Threads(Host):
     """
 
     # Mutable state, changed while nothing else happens to the batcher: _begun, batches that are not done yet, _threads,
-    # due_at, _most. By the threads: _inbox, and _running, what each works on.
+    # due_at, _most. By the threads: _inbox, and _running, what each works on. By callers: _soon, what is to be called.
     due_at = math.inf
 
     def __init__(self, name: str, run: Run, post: Post, poll: Callable[[], None]) -> None:
@@ -150,6 +161,7 @@ class Threads(Host):
         self._begun: set[_Begun] = set()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._timed_at = math.inf  # when the timer thread will look
+        self._soon: Callable[[], None] = _nothing_soon
 
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         begun = (batch, done)
@@ -177,6 +189,14 @@ class Threads(Host):
 
     def stop(self) -> None:
         self.due_at = math.inf
+
+    def call_soon(self, function: Callable[[], None]) -> bool:
+        """In an idle thread, which would begin the batch: until it has the interpreter's lock, others may call."""
+        self._soon = function  # before the look: should all threads end now, the last one calls it
+        if len(self._begun) >= len(self._threads):
+            return False
+        self._inbox.put(function)
+        return True
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         timer_thread.shared.call_at(when, function)
@@ -234,8 +254,10 @@ class Threads(Host):
                 continue
             if found is _STOP:
                 return None
+            if type(found) is tuple:
+                return found
             if found is not _WAKE_UP:
-                return found  # type: ignore[no-any-return]
+                found()
 
     def _time(self, when: float) -> None:
         """Have the timer thread look at `when`; what it was told before cannot be taken back."""
@@ -266,6 +288,7 @@ class Threads(Host):
         """A thread ended. If it should not have, its batch fails, and another thread takes its place."""
         self._threads.remove(thread)
         self._running.pop(thread)
+        self._soon()
         if error is None:
             return
         queued: list[Any] = []
@@ -344,6 +367,8 @@ class EventLoop(Host):
         except RuntimeError:
             return False
         return True
+
+    call_soon = call_there
 
     def check_may_block(self, name: str) -> None:
         if self.is_here() or (threading.get_ident() == self._ident and not self.loop.is_running()):

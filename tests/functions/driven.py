@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import math
 import threading
@@ -49,6 +50,7 @@ class DrivenHost(hosts.Host):
         self.out: list[Out] = []
         self.sent: list[Out] = []
         self.later: list[tuple[float, Callable[[], object]]] = []
+        self.soon: list[Callable[[], None]] | None = None
         self.has_ended = False
 
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
@@ -63,6 +65,11 @@ class DrivenHost(hosts.Host):
 
     def stop(self) -> None:
         self.due_at = math.inf
+
+    def call_soon(self, function: Callable[[], None]) -> bool:
+        if self.soon is not None:
+            self.soon.append(function)
+        return self.soon is not None
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         self.later.append((when, function))
@@ -128,7 +135,7 @@ class DrivenFunction:
                 future = arrived[-1].join(item)
             assert future is not None
             made.append(future)
-        self.batcher.post(self.batcher._submit, arrived)
+        self.batcher.post(self.batcher._submit, arrived, collections.deque())
         return made
 
     def turn(

@@ -32,6 +32,20 @@ async def test_closing_answers_what_was_accepted_and_refuses_the_rest(way: Way) 
     assert sorted(recorded.calls) == [[1, 2], [3]]  # an async def works on both at once, in either order
 
 
+@pytest.mark.parametrize("way", [way for way in WAYS if way.caller == "thread"], ids=str)
+async def test_what_is_called_after_the_end_was_asked_for_is_refused_though_that_waits_its_turn(way: Way) -> None:
+    function = way.batched(double)
+    first = await way.run(lambda: function(1))
+    assert await way.outcome(first) == 2
+    (made,) = function._site.batchers
+    with made._lock:  # somebody is at it
+        closed = await way.run(function.close)
+        [late] = await way.run(lambda: [function(2)])
+    made.mark()
+    assert type(await way.outcome(late)) is carpool.Closed
+    assert await way.outcome(closed) is None
+
+
 @every_way
 async def test_closing_does_not_wait_for_a_window_to_end(way: Way) -> None:
     function = way.batched(double, max_batch_size=100, max_latency=1000.0)

@@ -312,7 +312,7 @@ class Key:
 
 ended, pids = threading.Event(), []
 
-@carpool.batched(max_in_flight=2)
+@carpool.batched
 def keyed(items, key=None):
     if items == ["held"]:
         entered.set()
@@ -320,10 +320,10 @@ def keyed(items, key=None):
         ended.set()
     return list(items)
 
-held = keyed("held")
-entered.wait()
 key = Key()
 keyed("first", key).result(5)
+held = keyed("held")
+entered.wait()  # no thread of the function is idle, so this one takes the next call in
 Key.forks = True
 second = keyed("second", key)
 deadline = time.monotonic() + 10
@@ -448,10 +448,10 @@ def test_a_fork_while_another_thread_takes_calls(taken: bool) -> None:
 from carpool.functions import batcher
 takes, may_go_on = threading.Event(), threading.Event()
 plain = batcher.Batcher._submit
-def slow(self, arrived):
+def slow(self, *args):
     takes.set()
     may_go_on.wait(10)
-    plain(self, arrived)
+    plain(self, *args)
 batcher.Batcher._submit = slow
 release.set()
 futures = []

@@ -563,6 +563,7 @@ def test_a_thousand_threads_are_each_answered() -> None:
 
 def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(futures._WakingQueue, "are_late", False)
+    monkeypatch.setattr(futures, "_AT_ONCE", 1)
     monkeypatch.setattr(futures, "_LATE", PATIENCE)
     sleepers = [futures._Sleeper() for _ in range(4)]
     queue = futures._WakingQueue(sleepers)
@@ -582,6 +583,7 @@ def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another(monkeyp
 def test_all_threads_are_woken_once_one_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others compute in Python, each that is woken has to wait for the interpreter's lock."""
     monkeypatch.setattr(futures._WakingQueue, "are_late", False)
+    monkeypatch.setattr(futures, "_AT_ONCE", 1)
 
     def woken() -> list[bool]:
         return [not sleeper.lock.locked() for sleeper in sleepers]

@@ -334,6 +334,34 @@ def test_who_begins_to_wait_as_the_result_comes_is_told() -> None:
     assert future.result() == "result"
 
 
+def test_calls_of_threads_until_an_idle_function_is_awake_share_a_batch() -> None:
+    function = DrivenFunction(max_latency=0.0, max_batch_size=3)
+    function.host.soon = []
+    for text in ("a", "b", "c"):
+        function.call(Item(text), False, "key", None, 0)
+    assert not function.out
+    (wake,) = function.host.soon
+    wake()
+    assert [out.texts for out in function.out] == [["a", "b", "c"]]
+
+
+def test_calls_of_threads_are_put_in_as_soon_as_the_function_is_busy() -> None:
+    """They may be too late, or too many, before it is idle again."""
+    function = DrivenFunction(max_latency=1.0)
+    function.host.soon = []
+    function.call(Item("a"), False, "key", None, 0)
+    function.host.soon.pop()()
+    function.call(Item("b"), False, "key", None, 0)
+    assert function.batcher.core.waiting_rows == 1
+    function.pass_time(1.0)
+    assert [out.texts for out in function.out] == [["a"]]
+    assert function.batcher.core.waiting_rows == 1
+    late = function.call(Item("c"), False, "key", 0.5, 0)
+    function.host.soon.pop()()
+    function.pass_time(0.5)
+    assert isinstance(late.exception(), carpool.DeadlineExceeded)
+
+
 async def test_a_task_of_another_loop_awaits_a_call_of_this_one() -> None:
     gate = threading.Event()
 
