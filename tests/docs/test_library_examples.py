@@ -80,11 +80,7 @@ import asyncio
 assert length(HttpRequest({"text": "four"})).content == b'{"length": 4}'
 assert asyncio.run(length_async(HttpRequest({"text": "three"}))).content == b'{"length": 5}'
 """,
-    "pytest": """
-if __name__ == "__main__":
-    of_plugins = ["-o", "asyncio_default_fixture_loop_scope=function"]
-    assert pytest.main(["-q", "-p", "no:cacheprovider", *of_plugins, __file__]) == 0
-""",
+    "pytest": "\ntest_two_calls_share_a_batch()\n",
 }
 
 
