@@ -104,10 +104,13 @@ def _look(name: str, number: int) -> dict[str, Any]:
 def _sweep(plot: Any, content: dict[str, Any]) -> None:
     """p99 over the load, of every window thin and of the adaptive policy thick."""
     turns = list(dict.fromkeys((row["turn"], row["system"]) for row in content["rows"]))
+    names = list(dict.fromkeys(name for _, name in turns))
     for turn, name in turns:
-        rows = [row for row in content["rows"] if row["turn"] == turn and not tables.state(row)]
-        label = name if name != policy.ADAPTIVE or turn == 0 else None
-        plot.plot([row["load"] for row in rows], [row["p99"] * 1e3 for row in rows], label=label, **_look(name, turn))
+        rows = [row for row in content["rows"] if (row["turn"], row["system"]) == (turn, name)]
+        rows = [row for row in rows if not tables.state(row)]
+        shown = name if (turn, name) == next(each for each in turns if each[1] == name) else None
+        look = _look(name, names.index(name))
+        plot.plot([row["load"] for row in rows], [row["p99"] * 1e3 for row in rows], label=shown, **look)
     plot.set_yscale("log")
     plot.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     plot.xaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0))

@@ -8,6 +8,8 @@ recorded, beside what callers then got.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import pathlib
 import subprocess
@@ -18,14 +20,18 @@ from typing import Any
 
 from benchmarks import client, metrics, processes
 from benchmarks.gpu import measuring, systems
+from carpool_sidecar.recording import document
 
 LOADS = (0.5, 0.8, 0.95)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
-WINDOWS = (0.0, 0.25, 0.5, 1.0)
+WINDOWS = (0.125, 0.25, 0.5)
 """Windows of the sweep, in times that a full batch takes."""
 
 SHARES = (0.25, 1.0)
 """Largest batches of the sweep, in shares of the model's."""
+
+TURNS = 2
+"""Runs of each system at each load. All take turns, since machines become quicker and slower by a third in minutes."""
 
 IN_FLIGHT = (1, 2)
 CROWD = 4  # callers for each instance of a full batch, who show the capacity
@@ -42,9 +48,9 @@ _PLAN_SECONDS = 120.0
 def seconds(bench: measuring.Bench) -> float:
     """About how long `measure` takes, for a model that is ready in 20 seconds."""
     one = bench.seconds + bench.warm_up + 0.5
-    contenders = 2 + len(list(_windows(bench.quick, 128, 0.01)))
+    contenders = 1 + len(list(_windows(bench.quick, 128, 0.01)))
     loads = len(_loads(bench))
-    sweep = contenders * (loads * one + 1)
+    sweep = contenders * (TURNS * loads * one + 1)
     others = (1 + len(IN_FLIGHT) + loads) * (one + 1)
     return 20 + len(SIZES) * _SIZE_SECONDS + sweep + others + 20
 
@@ -116,13 +122,16 @@ def _windows(quick: bool, max_batch: int, full: float) -> Iterator[tuple[str, tu
 def _sweep(
     bench: measuring.Bench, predictor: systems.Running, setup: systems.Setup, capacity: float, full: float
 ) -> tuple[list[measuring.Row], list[measuring.Row]]:
-    """Every system at every load, the adaptive one first and last; and what that one had learned at each."""
+    """Every system at every load, in turns; and what the adaptive policy had learned at each."""
     rows, learned = [], []
-    contenders = [(ADAPTIVE, ()), *_windows(bench.quick, setup.max_batch, full), (ADAPTIVE, ())]
-    for turn, (name, flags) in enumerate(contenders):
-        with systems.Sidecar(flags=flags).before(predictor, setup) as running:
-            for load in _loads(bench):
-                row = bench.poisson(name, running, load * capacity, seed=round(load * 100))
+    with contextlib.ExitStack() as stack:
+        up = [
+            (name, stack.enter_context(systems.Sidecar(flags=flags).before(predictor, setup)))
+            for name, flags in [(ADAPTIVE, ()), *_windows(bench.quick, setup.max_batch, full)]
+        ]
+        for load, turn in itertools.product(_loads(bench), range(TURNS)):
+            for name, running in up:
+                row = bench.poisson(name, running, load * capacity, seed=round(load * 100) + 2 * turn)
                 rows.append(row | {"load": load, "turn": turn})
                 if name == ADAPTIVE:
                     learned.append({"load": load, "turn": turn, **learned_of(running)})
@@ -158,9 +167,10 @@ def _forecasts(
             with systems.Sidecar(flags=("--slo", f"{slo:g}")).before(predictor, setup) as running:
                 row = bench.poisson(f"{ADAPTIVE}, slo", running, load * capacity, seed=round(load * 100) + 1)
                 file = pathlib.Path(folder, f"{load}.jsonl")
-                file.write_bytes(client.get(f"http://{processes.HOST}:{running.admin_port}/arrivals", 30))
+                recording = client.get(f"http://{processes.HOST}:{running.admin_port}/arrivals", 30)
+                file.write_bytes(lately(recording, bench.seconds))
             rows.append(row | {"load": load, "slo_ms": slo})
-            recorded.append((file, slo, row["offered"]))
+            recorded.append((file, slo))
         # All at once, and only now: a simulation would take a core from what is measured.
         for row, plan in zip(rows, [_begin_plan(*each) for each in recorded], strict=True):
             row["plan"] = _end_plan(plan)
@@ -168,13 +178,24 @@ def _forecasts(
     return rows
 
 
-def plan_command(file: pathlib.Path, slo: float, rate: float) -> list[str]:
+def lately(recording: bytes, seconds: float) -> bytes:
+    """Those blocks of a recording that began in its last seconds: what came as a run was warming up is no part of it.
+
+    The last block stays in any case.
+    """
+    found = document.decode(recording)
+    blocks = [block for _, block in found.blocks]
+    kept = [block for block in blocks if block.began >= blocks[-1].ended - seconds] or blocks[-1:]
+    return document.encode([found.head, *kept])
+
+
+def plan_command(file: pathlib.Path, slo: float) -> list[str]:
     """As one would type it, after `carpool-sidecar`."""
-    return ["plan", "--from", str(file), "--slo", f"{slo:g}", "--rate", f"{rate:.6g}", "--json"]
+    return ["plan", "--from", str(file), "--slo", f"{slo:g}", "--json"]
 
 
-def _begin_plan(file: pathlib.Path, slo: float, rate: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "carpool_sidecar", *plan_command(file, slo, rate)]
+def _begin_plan(file: pathlib.Path, slo: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "carpool_sidecar", *plan_command(file, slo)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
