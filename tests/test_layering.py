@@ -91,7 +91,7 @@ LAYERS = {
         {"carpool_sidecar.planning", "carpool.scheduling", "carpool.errors"}, PURE | {"random"}
     ),
     **dict.fromkeys(
-        (f"carpool_sidecar.planning.{module}" for module in ("recorded", "replay", "advice")),
+        (f"carpool_sidecar.planning.{module}" for module in ("recorded", "replay", "fitting", "advice")),
         Layer(
             {
                 *(f"carpool_sidecar.{room}" for room in ("planning", "recording.document")),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 from carpool import measures
-from carpool.scheduling import own_time, scheduler, window
-from carpool_sidecar.planning import engine, replay, service_times, traffic
+from carpool.scheduling import own_time
+from carpool_sidecar.planning import engine, planner, replay, service_times, traffic
 from carpool_sidecar.recording import document
 
 TEN = service_times.Predictor(service_times.Affine(0.010, 0.0005), 0.001, 1, 0.05)
@@ -20,42 +18,41 @@ def recording(
     rows: int = 1,
     learned: dict[str, float] | None = None,
     own: own_time.OwnTime = own_time.NO_TIME,
+    after: float = 0.0,
 ) -> document.Recording:
-    """What a sidecar with these settings would have recorded, behind Poisson callers."""
-    bounds = replay.scheduler_limits(setting)
-
-    def make(clock):
-        ids = itertools.count()
-        return scheduler.Scheduler(bounds, window.Window(bounds), clock, lambda: str(next(ids)))
-
-    load = traffic.Open(traffic.poisson(rate, 3), seconds, traffic.RequestKind(rows, size=100 * rows))
+    """What a sidecar with these settings would have recorded, behind Poisson callers, once it has run for so long."""
+    make = planner.make_scheduler(replay.scheduler_limits(setting), setting.policy, predictor.overhead)
+    load = traffic.Open(traffic.poisson(rate, 3), after + seconds, traffic.RequestKind(rows, size=100 * rows))
     learned = dict(learned or {})
     if any(own):
         learned |= {"own_batch_seconds": own.batch, "own_request_seconds": own.request}
-    return of(engine.simulate(make, predictor, load, own=own), setting, rows, learned)
+    return of(engine.simulate(make, predictor, load, own=own), setting, rows, learned, after)
 
 
-def of(result: engine.Result, setting: document.Setting, rows: int, learned: dict[str, float]) -> document.Recording:
+def of(
+    result: engine.Result, setting: document.Setting, rows: int, learned: dict[str, float], after: float
+) -> document.Recording:
     histograms = {name: measures.Histogram(measures.SECONDS) for name in ("wait", "predictor", "request")}
     histograms["batch_size"] = measures.Histogram(measures.SIZES)
-    for outcome in result.outcomes:
+    outcomes = [outcome for outcome in result.outcomes if outcome.read >= after]
+    for outcome in outcomes:
         histograms["request"].observe(outcome.finished - outcome.read)
         histograms["wait"].observe(outcome.left - outcome.read)
-    batches = sorted(result.round_trips)
+    batches = sorted(trip for trip in result.round_trips if trip.left >= after)
     for batch in batches:
         histograms["predictor"].observe(batch.took)
         histograms["batch_size"].observe(batch.rows)
-    count = len(result.outcomes)
+    count = len(outcomes)
     block = document.Block(
-        began=1_700_000_000.0,
+        began=1_700_000_000.0 + after,
         ended=1_700_000_000.0 + result.end,
-        at=[round(outcome.read * 1e6) for outcome in result.outcomes],
+        at=[round((outcome.read - after) * 1e6) for outcome in outcomes],
         rows=[rows] * count,
         bytes=[100 * rows] * count,
         keys=[1] * count,
         refused=0,
         batches=document.Batches(
-            sent=[round(batch.left * 1e6) for batch in batches],
+            sent=[round((batch.left - after) * 1e6) for batch in batches],
             rows=[batch.rows for batch in batches],
             took=[round(batch.took * 1e6) for batch in batches],
         ),

@@ -25,7 +25,8 @@ def quick_plan(**changes: object) -> planner.Plan:
 def fleet(question: planner.Question, pods: int, requests: int, make: engine.MakeBalancer) -> planner.Forecast:
     """All pods and their balancer, with other arrivals than the planner's."""
     workload = traffic.Open(traffic.poisson(question.rate, seed=5), requests / question.rate)
-    make_scheduler = planner.make_scheduler(question)
+    bounds, overhead = planner.limits_of(question), question.predictor.overhead
+    make_scheduler = planner.make_scheduler(bounds, "adaptive", overhead)
     return planner.judge(question, pods, engine.simulate(make_scheduler, question.predictor, workload, pods, make))
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from carpool.scheduling import own_time
-from carpool_sidecar.planning import recorded, replay, service_times, traffic
+from carpool_sidecar.planning import fitting, recorded, replay, service_times, traffic
 from carpool_sidecar.recording import document
 from tests.planning import recordings
 
@@ -72,13 +72,15 @@ def test_the_latest_blocks_are_taken_and_at_least_one():
 
 def test_the_predictor_is_learned_from_the_batches_that_were_recorded():
     found = recordings.recording(document.Setting(policy="window", max_latency=5.0, max_in_flight=2), rate=150)
-    model = replay.model(found, found.present)
+    model = fitting.model(found, found.present)
     service = model.predictor.service
     assert service.seconds(0, 0.0) == pytest.approx(0.010, rel=0.15)
     assert service.seconds(20, 0.0) - service.seconds(0, 0.0) == pytest.approx(0.010, rel=0.3)
     assert model.predictor.workers == 1
     assert model.is_varied
-    assert service_times.parse(model.words).seconds(8, 0.0) == pytest.approx(service.seconds(8, 0.0), rel=0.01)
+    assert service_times.parse(model.predictor.words).seconds(8, 0.0) == pytest.approx(
+        service.seconds(8, 0.0), rel=0.01
+    )
 
 
 LEARNED = {
@@ -89,9 +91,15 @@ LEARNED = {
 def test_what_the_policy_learned_counts_where_batches_are_too_much_alike_to_tell():
     alike = document.Setting(policy="window", max_latency=50.0, max_batch_size=1)
     found = recordings.recording(alike, rate=20, learned=LEARNED)
-    predictor = replay.model(found, found.present).predictor
-    assert predictor.service == service_times.Affine(0.02, 0.001)
-    assert (predictor.overhead, predictor.workers) == (0.003, 2)
+    predictor = fitting.model(found, found.present).predictor
+    assert predictor.workers == 2
+    fixed = predictor.service.seconds(0, 0.0)
+    assert predictor.service.seconds(10, 0.0) == pytest.approx(1.5 * fixed)
+    assert predictor.overhead == pytest.approx(0.15 * fixed)
+    # How long a batch takes was recorded, and counts for more than what was learned.
+    measured = replay.measured(found.present, recorded.arrivals(found.present))
+    figures = replay.replay(alike, predictor, recorded.arrivals(found.present))
+    assert figures.everybody.mean == pytest.approx(measured.everybody.mean, rel=0.1)
 
 
 def test_all_batches_count_even_if_the_last_ones_had_one_size():
@@ -99,7 +107,7 @@ def test_all_batches_count_even_if_the_last_ones_had_one_size():
     batches = found.present[0].batches
     for number in range(len(batches.rows) - 100, len(batches.rows)):
         batches.rows[number], batches.took[number] = 8, 15_000
-    service = replay.model(found, found.present).predictor.service
+    service = fitting.model(found, found.present).predictor.service
     assert service.seconds(32, 0.0) == pytest.approx(0.010 + 32 * 0.0005, rel=0.2)
 
 
@@ -112,7 +120,7 @@ def test_what_the_sidecar_takes_itself_is_told_apart_from_the_predictors_time(ra
     """At 30,000 a second the core does four fifths of what it can, and round trips are twice the predictor's time."""
     setting = document.Setting(policy="window", max_latency=0.0, max_in_flight=2)
     found = recordings.recording(setting, rate=rate, seconds=0.7, predictor=QUICK, own=BUSY)
-    model = replay.model(found, found.present)
+    model = fitting.model(found, found.present)
     assert model.own == BUSY
     assert model.predictor.service.seconds(16, 0.0) == pytest.approx(QUICK.service.seconds(16, 0.0), rel=0.1)
     arrivals = recorded.arrivals(found.present)
@@ -122,9 +130,30 @@ def test_what_the_sidecar_takes_itself_is_told_apart_from_the_predictors_time(ra
     assert figures.mean_batch == pytest.approx(measured.mean_batch, rel=0.1)
 
 
+_STAGE = service_times.Affine(0.004, 0.0001)
+STAGES = service_times.Predictor(_STAGE, 0.001, 1, 0.05, (_STAGE,))
+SEEN_OF_STAGES = {
+    "service_fixed_seconds": 0.004, "service_instance_seconds": 0.00015, "overhead_seconds": 0.005, "workers": 1.0,
+}  # fmt: skip
+
+
+def test_batches_that_follow_each_other_sooner_than_they_take_show_a_predictor_in_stages():
+    """One worker that took as long as both stages do would be busy for 1.4 times as long as there is."""
+    setting = document.Setting(policy="adaptive", max_latency=None, max_batch_size=128)
+    found = recordings.recording(setting, 5320, 3.0, STAGES, learned=SEEN_OF_STAGES, after=2.0)
+    fitted = fitting.model(found, found.present).predictor
+    assert fitted.later
+    assert fitted.words.count(", then ") == len(fitted.later)
+    arrivals = recorded.arrivals(found.present)
+    measured = replay.measured(found.present, arrivals)
+    figures = replay.replay(setting, fitted, arrivals)
+    assert figures.everybody.mean == pytest.approx(measured.everybody.mean, rel=0.1)
+    assert figures.mean_batch == pytest.approx(measured.mean_batch, rel=0.1)
+
+
 def test_without_a_batch_there_is_nothing_to_replay():
     found = recordings.recording(WINDOW)
     batches = found.present[0].batches
     batches.sent, batches.rows, batches.took = [], [], []
     with pytest.raises(replay.Nothing, match="no batch came back"):
-        replay.model(found, found.present)
+        fitting.model(found, found.present)

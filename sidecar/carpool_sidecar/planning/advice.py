@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from carpool_sidecar.planning import recorded, replay
+from carpool_sidecar.planning import fitting, recorded, replay
 from carpool_sidecar.recording import document
 
 MOST = 30_000
@@ -62,7 +62,7 @@ class Advice(NamedTuple):
     setting: document.Setting
     slo: float | None
     share: float
-    model: replay.Model
+    model: fitting.Model
     arrivals: recorded.Arrivals
     measured: replay.Measured
     cases: Sequence[Case]
@@ -94,7 +94,7 @@ def advise(
         raise replay.Nothing(
             f"{count} requests were recorded under the settings in force, and fewer than {LEAST} say nothing"
         )
-    arrivals, model = recorded.arrivals(blocks), replay.model(recording, blocks)
+    arrivals, model = recorded.arrivals(blocks), fitting.model(recording, blocks)
     setting = recording.head.settings
     objective = math.inf if slo is None else slo
 
@@ -140,7 +140,7 @@ def enough(found: Advice) -> Case | None:
 _Try = tuple[str, dict[str, Any]]
 
 
-def _sizes(setting: document.Setting, model: replay.Model) -> Iterator[_Try]:
+def _sizes(setting: document.Setting, model: fitting.Model) -> Iterator[_Try]:
     size = setting.max_batch_size
     yield from (("no batching", {"max_batch_size": 1, "allowed_batch_sizes": ()}) for _ in range(size > 1))
     if setting.allowed_batch_sizes:
@@ -150,7 +150,7 @@ def _sizes(setting: document.Setting, model: replay.Model) -> Iterator[_Try]:
             yield f"max batch size {other}", {"max_batch_size": other}
 
 
-def _policies(setting: document.Setting, model: replay.Model, slo: float | None) -> Iterator[_Try]:
+def _policies(setting: document.Setting, model: fitting.Model, slo: float | None) -> Iterator[_Try]:
     is_adaptive = setting.policy == "adaptive"
     if not is_adaptive:
         yield "adaptive", {"policy": "adaptive", "max_latency": None, "max_in_flight": None}
@@ -215,7 +215,7 @@ def _differences(measured: replay.Measured, replayed: replay.Figures) -> list[Di
 
 
 def _notes(
-    recording: document.Recording, model: replay.Model, arrivals: recorded.Arrivals, setting: document.Setting
+    recording: document.Recording, model: fitting.Model, arrivals: recorded.Arrivals, setting: document.Setting
 ) -> Iterator[str]:
     returning = recording.head.learned.get("returning_share", 0.0)
     if returning > 0.5:

@@ -47,7 +47,7 @@ def values(found: advice.Advice, pods: int) -> dict[str, Any]:
         "rate": round(found.arrivals.rate, 6),
         "mean_instances": round(found.arrivals.mean_rows, 6),
         "predictor": {
-            "service": found.model.words,
+            "service": found.model.predictor.words,
             "overhead_ms": round(predictor.overhead * 1000, 6),
             "workers": predictor.workers,
             "noise": round(predictor.variation, 6),
@@ -165,7 +165,7 @@ def _trust(found: advice.Advice) -> Iterator[str]:
     predictor = found.model.predictor
     at_once = "" if predictor.workers == 1 else f", {predictor.workers} at once"
     yield (
-        f"Predictor: {found.model.words} ms for a batch of n{at_once}, noise {predictor.variation:.0%}, "
+        f"Predictor: {found.model.predictor.words} ms for a batch of n{at_once}, noise {predictor.variation:.0%}, "
         f"{_ms(predictor.overhead)} ms around it; nearly all of {found.model.batches:,} batches seen had "
         f"at most {found.model.largest:,} instances. {own_words(found.model.own)}"
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from carpool.program import settings
 from carpool.scheduling import own_time
-from carpool_sidecar.planning import advise_text, arguments, planner, recorded, replay, service_times
+from carpool_sidecar.planning import advise_text, arguments, fitting, planner, recorded, replay, service_times
 from carpool_sidecar.recording import document
 
 PROG = "carpool-sidecar plan"
@@ -109,20 +109,19 @@ def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str
     missing = [f"--{name}" for name in ("slo", *recorded_names) if getattr(chosen, name) is None]
     if missing:
         settings.fail(PROG, f"the following arguments are required: {', '.join(missing)}")
-    own = own_time.NO_TIME if chosen.recording is None else replay.recorded_own_time(chosen.recording)
+    own = own_time.NO_TIME if chosen.recording is None else fitting.own_time_of(chosen.recording)
     if chosen.service is not None:
         usual, words = service_times.Predictor(chosen.service[0], 0.001), chosen.service[1]
     else:
         try:
-            found = replay.model(chosen.recording, [block for _, block in chosen.recording.blocks])
+            found = fitting.model(chosen.recording, [block for _, block in chosen.recording.blocks])
         except replay.Nothing as error:
             settings.fail(PROG, f"--from: {error}; say it with --service")
-        usual, words = found.predictor, found.words
-    predictor = service_times.Predictor(
-        usual.service,
-        usual.overhead if chosen.overhead is None else chosen.overhead / 1000,
-        chosen.workers or usual.workers,
-        usual.variation if chosen.noise is None else chosen.noise,
+        usual, words = found.predictor, found.predictor.words
+    predictor = usual._replace(
+        overhead=usual.overhead if chosen.overhead is None else chosen.overhead / 1000,
+        workers=chosen.workers or usual.workers,
+        variation=usual.variation if chosen.noise is None else chosen.noise,
     )
     return predictor, words, own if chosen.own_time is None else chosen.own_time
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool.scheduling import adaptive, limits, own_time, scheduler
+from carpool.scheduling import adaptive, limits, own_time, scheduler, window
 from carpool_sidecar.planning import engine, recorded, service_times, traffic
 
 SEED = 1
@@ -36,6 +36,8 @@ IDLE = 1e-4  # load at which a request meets no other
 # The sidecar's own defaults; more batches in flight where the predictor's workers need them.
 _MAX_IN_FLIGHT = 8
 _MAX_LATENCY = 0.5
+
+_TICK = 0.001  # of the timers that carry out the policy's waits
 
 
 class Balancing(enum.StrEnum):
@@ -114,7 +116,7 @@ def forecast(question: Question, pods: int, requests: int) -> Forecast:
     rate = question.rate / pods
     together = min(pods, TOGETHER) if question.balancer is Balancing.LEAST_LOADED else 1
     workload = _workload(question, pods, together, requests / (rate * together))
-    make = make_scheduler(question)
+    make = make_scheduler(limits_of(question), "adaptive", question.predictor.overhead)
     # To one pod all balancers are the same.
     make_balancer = traffic.LeastLoaded
     result = engine.simulate(make, question.predictor, workload, together, make_balancer, SEED, question.own)
@@ -142,25 +144,33 @@ def judge(question: Question, pods: int, result: engine.Result) -> Forecast:
     )
 
 
-def make_scheduler(question: Question) -> engine.MakeScheduler:
-    """The scheduler of a sidecar that is told the objective, and measures at its start what is around a batch."""
+def make_scheduler(bounds: limits.Limits, policy: str, overhead: float) -> engine.MakeScheduler:
+    """The scheduler of a sidecar with such a policy, which measures at its start what is around a batch."""
 
     def make(clock: engine.Clock) -> engine.Scheduler:
         ids = itertools.count()
-        bounds = limits.Limits(
-            max_batch_size=question.max_batch_size,
-            max_batch_bytes=question.max_batch_bytes,
-            row_sizes=traffic.row_sizes,
-            max_latency=_MAX_LATENCY,
-            slo=question.slo,
-            max_in_flight=max(_MAX_IN_FLIGHT, question.predictor.workers + 1),
-            learns_in_flight=True,
-        )
-        policy = adaptive.Adaptive(bounds)
-        policy.predictor.hint_overhead(question.predictor.overhead)
-        return scheduler.Scheduler(bounds, policy, clock, lambda: str(next(ids)))
+        chosen: adaptive.Adaptive | window.Window
+        if policy == "adaptive":
+            chosen = adaptive.Adaptive(bounds, _TICK)
+            chosen.predictor.hint_overhead(overhead)
+        else:
+            chosen = window.Window(bounds, _TICK)
+        return scheduler.Scheduler(bounds, chosen, clock, lambda: str(next(ids)))
 
     return make
+
+
+def limits_of(question: Question) -> limits.Limits:
+    """Those of a sidecar that is told the objective."""
+    return limits.Limits(
+        max_batch_size=question.max_batch_size,
+        max_batch_bytes=question.max_batch_bytes,
+        row_sizes=traffic.row_sizes,
+        max_latency=_MAX_LATENCY,
+        slo=question.slo,
+        max_in_flight=max(_MAX_IN_FLIGHT, question.predictor.workers + 1),
+        learns_in_flight=True,
+    )
 
 
 def _workload(question: Question, pods: int, together: int, seconds: float) -> traffic.Workload:
@@ -271,7 +281,7 @@ class _Search:
     def check_idle(self) -> None:
         """Raises `Infeasible` if even a request that meets no other is answered too late too often."""
         question = self._question
-        alone = question.predictor.service.seconds(1, 0.0) + question.predictor.overhead + question.own.of(1)
+        alone = question.predictor.alone(1) + question.own.of(1)
         if alone > question.slo:
             own = "service, overhead and the sidecar's own time" if any(question.own) else "service and overhead"
             raise Infeasible(

@@ -77,16 +77,22 @@ class Predictor(NamedTuple):
         seconds = self.service.seconds(max_batch_size, 0.0) / self.workers
         return max_batch_size / max([seconds, *[stage.seconds(max_batch_size, 0.0) for stage in self.later]])
 
+    def alone(self, rows: int) -> float:
+        """Seconds of a batch that meets no other, on average."""
+        return self.overhead + sum([stage.seconds(rows, 0.0) for stage in (self.service, *self.later)])
+
+    @property
+    def words(self) -> str:
+        """Milliseconds of a batch in each stage, as `parse` reads them."""
+        return ", then ".join(map(_words, (self.service, *self.later)))
+
     def simulated(self, seed: str) -> SimulatedPredictor:
         """One that works from now on."""
         return SimulatedPredictor(self, seed)
 
 
 class ServedBatch(NamedTuple):
-    """A batch that was sent, was worked on from `started` to `ended`, and came back at `returned`.
-
-    It may have waited between two stages.
-    """
+    """A batch that was sent, had a worker from `started` to `ended`, and came back at `returned`, from later stages."""
 
     sent: float
     started: float
@@ -110,16 +116,21 @@ class SimulatedPredictor:
         """Work on a batch of `rows` that is sent `now`, no earlier than the one before."""
         half = self.predictor.overhead / 2
         started = max(now + half, self._free[0])
-        ended = started + self._seconds(self.predictor.service, rows, started)
+        ended = done = started + self._seconds(self.predictor.service, rows, started)
         heapq.heapreplace(self._free, ended)
         for place, stage in enumerate(self.predictor.later):
-            begin = max(ended, self._later_free[place])
-            ended = self._later_free[place] = begin + self._seconds(stage, rows, begin)
-        return ServedBatch(now, started, ended, ended + half, rows)
+            begin = max(done, self._later_free[place])
+            done = self._later_free[place] = begin + self._seconds(stage, rows, begin)
+        return ServedBatch(now, started, ended, done + half, rows)
 
     def _seconds(self, service: Service, rows: int, now: float) -> float:
         seconds = service.seconds(rows, now)
         return seconds * self._random.lognormvariate(self._mu, self._sigma) if self._sigma else seconds
+
+
+def _words(service: Service) -> str:
+    one, none = (service.seconds(rows, 0.0) for rows in (1, 0))
+    return f"{none * 1000:.4g}+{(one - none) * 1000:.3g}n"
 
 
 def parse(text: str) -> Service:
