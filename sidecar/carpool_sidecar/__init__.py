@@ -91,7 +91,6 @@ histograms are kept as `carpool.measures` does.
 | `upstream.connection.LenientReader` | the reason phrase of that | its parser |
 | `upstream.grpc_predictor.GrpcPredictor` | batches that are out | `post`; the predictor's answers |
 | `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |
-| `upstream.model_questions.HttpQuestions` | its HTTP session | the first question |
 | `upstream.readiness.Readiness` | the latest result, the check that runs | `/readyz`, probes |
 | `protocols.v2_grpc.messages.Reader` | what messages said beside their tensors | each that is new |
 | `protocols.v2_grpc.messages.BatchSignature` | what stands in front of answers' tensors, by rows | each answer |

@@ -12,7 +12,7 @@ import os
 import resource
 import socket
 import sys
-from typing import Any, Final
+from typing import Final
 
 SPARED: Final = 48
 """Files that are the admin port's: its connections, and those that come in one turn of the event loop."""
@@ -29,15 +29,8 @@ def is_spared(number: int) -> bool:
     return number >= limit() - SPARED
 
 
-def make_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket for an address of `socket.getaddrinfo`; raises `OSError` (EMFILE) if it would be one of those."""
-    made = socket.socket(*address[:3])
-    if is_spared(made.fileno()):
-        made.close()
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    return made
-
-
 def check() -> None:
-    """Raises `OSError` as `make_socket` does if a socket that is made next would be one of those."""
-    make_socket((socket.AF_INET, socket.SOCK_STREAM)).close()
+    """Raises `OSError` (EMFILE) if a socket that is made next would be one of those."""
+    with socket.socket() as made:
+        if is_spared(made.fileno()):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -13,11 +13,7 @@ from asyncio import StreamWriter as Writer
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
 import pytest
-
-from carpool_sidecar import errors
-from carpool_sidecar.upstream import aiohttp_client
 
 Start = Callable[[Any], Awaitable[Any]]
 Exchange = Callable[[bytes, bytes], Awaitable[tuple[bytes, bytes]]]
@@ -42,11 +38,6 @@ async def test_a_predictor_that_does_not_listen_is_unreachable(proxy_front: Star
         status, error = error_of(await reader.read())
     assert status == b"502"
     assert error.startswith("the predictor cannot be reached: ")
-
-
-async def test_a_connect_timeout_means_unreachable() -> None:
-    with pytest.raises(errors.UpstreamUnreachable), aiohttp_client.translated():
-        raise aiohttp.ConnectionTimeoutError("Connection timeout to host http://127.0.0.1:8080")
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 O", b"HTTP/1.1 200 OK\r\nContent-Le"])

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import aiohttp
 import yarl
 
 from carpool.program import settings
@@ -23,7 +22,7 @@ from carpool_sidecar.doctor import descriptions, examination, identity
 from carpool_sidecar.planning import arguments
 from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.lists import rules
-from carpool_sidecar.upstream import aiohttp_client, model_questions
+from carpool_sidecar.upstream import model_questions, predictor
 
 PROG = "carpool-sidecar doctor"
 
@@ -37,6 +36,7 @@ recorded bodies. Examples:
   kubectl port-forward POD 8080 & carpool-sidecar doctor --url http://127.0.0.1:8080
 """
 
+_HEADERS = (("Accept", "*/*"), ("Accept-Encoding", "identity"), ("User-Agent", "carpool"))
 _QUESTION_SECONDS = 5.0
 _MOST_TIMEOUTS = 3
 _MOST_MODELS = 8
@@ -142,23 +142,29 @@ async def _ask(base: yarl.URL, headers: Sequence[tuple[str, str]], timeout: floa
     answers: dict[str, identity.Answer] = {}
     timeouts, is_answered = 0, False
     tell = arguments.patiently()
-    session = aiohttp_client.open_session(timeout=aiohttp.ClientTimeout(total=timeout), headers=headers)
-    async with session:
+    own = {name.lower() for name, _ in headers}
+    sent = (*(usual for usual in _HEADERS if usual[0].lower() not in own), *headers)
+    client = predictor.HttpPredictor(str(base), timeout, model_questions.MOST_BYTES)
+    try:
         for path in identity.QUESTIONS:
             tell(f"GET {path} …")
             try:
-                with aiohttp_client.translated():
-                    async with session.get(aiohttp_client.address(base, path), allow_redirects=False) as response:
-                        body = await model_questions.read(response)
-                        is_answered = True
-                        if response.status == 200:
-                            answers[path] = identity.Answer(response.headers.get("Server", ""), body)
+                answer = await client.ask("GET", path, sent, timeout)
             except errors.UpstreamUnreachable:
                 raise
+            except errors.UpstreamStatus:
+                is_answered = True
             except errors.UpstreamError as error:  # a server that does not answer one question may answer the next
                 timeouts += isinstance(error, errors.UpstreamTimeout)
                 if not is_answered and (timeouts == _MOST_TIMEOUTS or path == identity.QUESTIONS[-1]):
                     raise
+            else:
+                is_answered = True
+                if answer.status == 200:
+                    server = answer.headers.get(b"server", b"").decode(errors="surrogateescape")
+                    answers[path] = identity.Answer(server, answer.body)
+    finally:
+        await client.close()
     return answers
 
 

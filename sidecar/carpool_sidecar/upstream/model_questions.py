@@ -11,21 +11,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import Any, Final
 
-import aiohttp
 import msgspec
-import yarl
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import models
-from carpool_sidecar.upstream import aiohttp_client
+from carpool_sidecar.upstream import predictor
 
 TIMEOUT = 5.0
 """Seconds for one question: requests wait for the answer when a model is first used."""
 
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of an answer; a model's configuration takes some kilobytes."""
+
+HEADERS: Final = (("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "carpool"))
+"""Of each question."""
 
 _LARGEST_DIMENSION = 2**63 - 1
 
@@ -150,11 +151,9 @@ class HttpQuestions:
     follow the protocol, and `errors.BadRequest` for a name that no URL can have.
     """
 
-    # State: the session, from the first question on.
     def __init__(self, base: str, timeout: float = TIMEOUT) -> None:
-        self._base = yarl.URL(base)
+        self._client = predictor.HttpPredictor(base, timeout, MOST_BYTES)
         self._timeout = timeout
-        self._session: aiohttp.ClientSession | None = None
 
     async def model_info(self, name: models.ModelName) -> models.ModelInfo:
         """What is told of a model, by its metadata and, where the predictor has that, Triton's configuration."""
@@ -180,33 +179,13 @@ class HttpQuestions:
 
     async def close(self) -> None:
         """Close the connections; questions that are out fail."""
-        if self._session is not None:
-            await self._session.close()
+        await self._client.close()
 
-    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    async def _ask(self, method: str, path: str, body: bytes = b"") -> bytes:
         if not _PATH.fullmatch(path):
             raise errors.BadRequest("the model's name has characters that a URL does not allow there")
-        url = aiohttp_client.address(self._base, path)
-        with aiohttp_client.translated():
-            # MLServer reads no body without a type.
-            headers = {} if body is None else {"Content-Type": "application/json"}
-            asked = self._client().request(method, url, data=body, headers=headers, allow_redirects=False)
-            async with asked as response:
-                answer = await read(response)
-                if 200 <= response.status < 300:
-                    return answer
-                content_type = response.headers.get("Content-Type", "")
-                told = (("Content-Type", content_type),) if content_type else ()
-                raise errors.UpstreamStatus(response.status, answer, told)
-
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp_client.open_session(
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
-                headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "carpool"},
-                auto_decompress=False,
-            )
-        return self._session
+        # MLServer reads no body without a type, which this one has.
+        return (await self._client.ask(method, path, HEADERS, self._timeout, body)).body
 
 
 async def _unless(statuses: frozenset[int], answer: Awaitable[bytes]) -> bytes | None:
@@ -217,14 +196,3 @@ async def _unless(statuses: frozenset[int], answer: Awaitable[bytes]) -> bytes |
         if error.status not in statuses:
             raise
         return None
-
-
-async def read(response: aiohttp.ClientResponse) -> bytes:
-    """All of an answer's body; raises `errors.UpstreamBroken` if it is larger than `MOST_BYTES`."""
-    pieces, size = [], 0
-    async for piece in response.content.iter_any():
-        size += len(piece)
-        if size > MOST_BYTES:
-            raise errors.UpstreamBroken(f"the predictor's answer is larger than {MOST_BYTES} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import yarl
@@ -379,15 +379,24 @@ class HttpPredictor:
             self._deadlines.look_by(deadline)
         return post
 
+    async def ask(
+        self, method: str, target: str, headers: calls.Headers, timeout: float, body: bytes = b""
+    ) -> interface.UpstreamResponse:
+        """Send a request of any method, with no other headers but those of a body, which is JSON; else as `predict`."""
+        head = _written(method, self._pool.host, target, [], headers)
+        if body:
+            head += b"\r\nContent-Type: application/json\r\nContent-Length: %d" % len(body)
+        return await self.predict(target, (), [body], timeout, head + b"\r\n\r\n")
+
     async def predict(
-        self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float
+        self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float, head: bytes = b""
     ) -> interface.UpstreamResponse:
         """`post` for those who wait: returns the answer, and raises what is none.
 
         Cancelling it closes the connection.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        post = self.post(target, headers, body, timeout, functools.partial(_resolve, future))
+        post = self.post(target, headers, body, timeout, functools.partial(_resolve, future), head)
         try:
             outcome = await future
         finally:
@@ -425,16 +434,21 @@ def request_head(asked: tuple[str, str, calls.Headers]) -> bytes:
     the predictor.
     """
     host, target, headers = asked
+    named = {name.lower() for name, _ in headers}
+    usual = [line for name, line in _USUAL.items() if name not in named]
+    return _written("POST", host, target, usual, headers) + b"\r\nContent-Length: "
+
+
+def _written(method: str, host: str, target: str, lines: Sequence[str], headers: calls.Headers) -> bytes:
+    """A head up to the last line's end; raises as `request_head`."""
     if not _TARGET.fullmatch(target):
         raise errors.BadRequest("the request target has characters that HTTP does not allow there")
-    named = {name.lower() for name, _ in headers}
-    lines = [f"POST {target} HTTP/1.1", f"Host: {host}"]
-    lines += [line for name, line in _USUAL.items() if name not in named]
-    lines += [_line(name, value) for name, value in headers]
-    lines.append("Content-Length: ")
+    fields = [_line(name, value) for name, value in headers]
     try:
         # What was read as no UTF-8 (PEP 383) becomes the bytes it was.
-        return "\r\n".join(lines).encode(errors="surrogateescape")
+        return "\r\n".join([f"{method} {target} HTTP/1.1", f"Host: {host}", *lines, *fields]).encode(
+            errors="surrogateescape"
+        )
     except UnicodeEncodeError:
         raise errors.BadRequest("the request's head cannot be written as UTF-8") from None
 
