@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks import bodies, command_line, machine, processes, wrk
 from carpool.program import allocator
 from carpool.runtime import driver
-from carpool.scheduling import messages, scheduler, window
+from carpool.scheduling import ledger, messages, scheduler, window
 from carpool_sidecar import config, drain, metrics
 from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
@@ -164,7 +164,8 @@ def steps() -> list[tuple[str, float]]:
     chosen = config.load([])
     nothing = cast(Any, None)
     ways = routes.Routes(calls.Route(v1.Codec(), nothing), routes.Models(nothing, nothing))
-    rules = predict.PredictRules(chosen, chosen.scheduler_limits, nothing, ways, nothing, nothing)
+    limits = request_bodies.Limits(chosen.max_body_bytes, ledger.Ledger(), 60.0)
+    rules = predict.PredictRules(chosen, chosen.scheduler_limits, limits, ways, nothing, nothing)
     reader, body = heads.Reader(rules), bodies.exact(37)
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
     request, request_with_id = text + body, with_id + body

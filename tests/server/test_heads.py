@@ -8,13 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from carpool.scheduling import ledger
 from carpool_sidecar import config
 from carpool_sidecar.server import predict
-from carpool_sidecar.server.http1 import heads, messages
+from carpool_sidecar.server.http1 import bodies, heads, messages
 from tests.server.connection_bench import PREDICT, V1_ROUTES, post
 
 SETTINGS = config.Settings(key_headers=("authorization", "content-type", "x-tenant"))
-RULES = predict.PredictRules(SETTINGS, SETTINGS.scheduler_limits, None, V1_ROUTES, None, None)  # type: ignore[arg-type] # for heads alone
+BODIES = bodies.Limits(0, ledger.Ledger(), 0.0)
+RULES = predict.PredictRules(SETTINGS, SETTINGS.scheduler_limits, BODIES, V1_ROUTES, None, None)  # type: ignore[arg-type] # for heads alone
 READER = heads.Reader(RULES)
 
 NAMES = (
@@ -133,7 +135,7 @@ def test_a_head_is_recognised_with_another_length_and_read_with_another_id() -> 
 @pytest.mark.parametrize("name", ["user-agent", "x-forwarded-for"])
 def test_a_header_that_varies_belongs_to_the_key_where_that_is_asked_for(name: str) -> None:
     settings = config.Settings(key_headers=(name,))
-    rules = predict.PredictRules(settings, settings.scheduler_limits, None, V1_ROUTES, None, None)  # type: ignore[arg-type]
+    rules = predict.PredictRules(settings, settings.scheduler_limits, BODIES, V1_ROUTES, None, None)  # type: ignore[arg-type]
     reader = heads.Reader(rules)
     texts = [post(b"", f"{name}: {value}".encode(), length=17) for value in ("one", "two")]
     found = [reader.read(text) for text in texts]

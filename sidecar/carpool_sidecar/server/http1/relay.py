@@ -10,6 +10,7 @@ After `101 Switching Protocols` the same two connections are a `tunnel`.
 from __future__ import annotations
 
 import email.utils
+import enum
 import http
 import logging
 import time
@@ -85,15 +86,31 @@ class Relays:
             each.close()
 
 
+class Framing(enum.Enum):
+    """How the caller finds the end of its answer."""
+
+    NONE = "there is no body, or no answer yet"
+    LENGTH = "by its length"
+    CHUNKS = "by its last chunk"
+    CLOSE = "by the end of the connection"
+
+
+# As the compiled modules know them without a look-up.
+_NONE: Final = Framing.NONE
+_LENGTH: Final = Framing.LENGTH
+_CHUNKS: Final = Framing.CHUNKS
+_CLOSE: Final = Framing.CLOSE
+
+
 class Relay:
     """Implements `exchange.Consumer` and `connections.Receiver`: what comes from one goes to the other."""
 
     # State of the request: _unsent pieces wait for a connection; so many bytes are _missing, where that is known;
-    # _is_whole once there are no more; _is_again on the second try. Of the answer: _status, 0 until its head came;
-    # _is_chunked, whether it goes in chunks; _is_of_length, whether it says how long it is; _close behind it.
+    # _is_whole once there are no more; _is_again on the second try. Of the answer: _status, 0 until its head came; its
+    # _framing; _close behind it.
     __slots__ = (
-        "_ask", "_close", "_connection", "_exchange", "_is_again", "_is_chunked", "_is_of_length", "_is_whole",
-        "_known", "_missing", "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade",
+        "_ask", "_close", "_connection", "_exchange", "_framing", "_is_again", "_is_whole", "_known", "_missing",
+        "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -110,7 +127,8 @@ class Relay:
         self._unsent = [self._ask, known] if known else [self._ask]
         self._is_whole = known is not None
         self._missing = head.length or 0
-        self._is_again = self._is_chunked = self._is_of_length = self._close = False
+        self._is_again = self._close = False
+        self._framing = _NONE
         self._status = 0
 
     def start(self) -> None:
@@ -228,7 +246,7 @@ class Relay:
         elif not self._is_whole and now - quiet_since > patience + _LONGEST_STEP:
             self._exchange.is_closing = True
             self._end_without(errors.UpstreamTimeout("the predictor did not take the request in time"))
-        elif self._is_whole and self._is_of_length:
+        elif self._is_whole and self._framing is _LENGTH:
             log.warning("the predictor's answer stopped, the caller's connection is reset")
             self._drop()
             self._reset()
@@ -263,8 +281,8 @@ class Relay:
         if head is not None:
             written.append(self._begin_answer(head))
         if part.body:
-            written.append(b"%x\r\n%b\r\n" % (len(part.body), part.body) if self._is_chunked else part.body)
-        if trailers is not None and self._is_chunked:
+            written.append(b"%x\r\n%b\r\n" % (len(part.body), part.body) if self._framing is _CHUNKS else part.body)
+        if trailers is not None and self._framing is _CHUNKS:
             written.append(self._last_chunk(trailers))
         if written:
             asked.write(written[0] if len(written) == 1 else b"".join(written))
@@ -284,13 +302,13 @@ class Relay:
             if head.status == http.HTTPStatus.NO_CONTENT:
                 fields.popall("Content-Length", None)
         elif head.length is not None:
-            self._is_of_length = True
+            self._framing = _LENGTH
+        elif asked.version == messages.HTTP_1_1:
+            self._framing = _CHUNKS
+            fields["Transfer-Encoding"] = "chunked"
         else:
-            self._is_chunked = asked.version == messages.HTTP_1_1
-            if self._is_chunked:
-                fields["Transfer-Encoding"] = "chunked"
-            else:
-                self._close = True
+            self._framing = _CLOSE
+            self._close = True
         if "Date" not in fields:
             fields["Date"] = email.utils.formatdate(time.time(), usegmt=True)  # RFC 9110, 6.6.1
         if self._close and asked.version == messages.HTTP_1_1:
