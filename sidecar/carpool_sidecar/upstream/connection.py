@@ -223,9 +223,10 @@ class AnswerReader:
         if self._is_lenient and _CONTROL.search(b" ".join([value for _, value in fields])):
             named = next(name.decode("latin-1") for name, value in fields if _CONTROL.search(value))
             raise errors.UpstreamBroken(f"the value of the predictor's header {named} has a control character")
-        headers: dict[bytes, bytes] = {}
-        for name, value in fields:
-            headers.setdefault(name.lower(), value)
+        headers = {name.lower(): value for name, value in fields}
+        if len(headers) < len(fields):
+            for name, value in reversed(fields):
+                headers[name.lower()] = value
         codings: list[bytes] = []
         if b"transfer-encoding" in headers:
             codings = [value.lower() for name, value in fields if name.lower() == b"transfer-encoding"]

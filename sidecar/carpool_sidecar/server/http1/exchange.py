@@ -15,6 +15,7 @@ from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.http1 import bodies, messages, tunnel
 
+_NOTHING: Final = bodies.Parts()  # of all requests without a body, to which nothing is added
 _MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -101,7 +102,7 @@ class Exchange:
         self.head = head
         self.started = started
         self.reader = messages.body_of(head)
-        self.unread = bodies.Parts()
+        self.unread = _NOTHING if self.reader.is_complete else bodies.Parts()
         self.consumer: Consumer | None = None
         self.cancel: Callable[[], object] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -129,7 +130,8 @@ class Exchange:
         if self.is_over:
             return rest
         if self.consumer is None:
-            self.unread.add(content)
+            if content:
+                self.unread.add(content)
             if not self._tell() and self.unread.size >= _MOST_UNREAD:
                 self.want(False)
         elif content or self.reader.is_complete:
@@ -158,15 +160,12 @@ class Exchange:
         """The caller is gone."""
         cancel = self.cancel
         if not self.is_over:
-            self._end()
+            self.give_away()
             if cancel is not None:
                 cancel()
 
     def give_away(self) -> None:
-        """Protocols were switched: this is no request any more."""
-        self._end()
-
-    def _end(self) -> None:
+        """This is no request any more: nobody waits for its answer, or protocols were switched."""
         self.stage = OVER
         self.consumer = self.cancel = self._waiter = None
 
@@ -226,8 +225,9 @@ class Exchange:
 
     def end(self, close: bool = False) -> None:
         """The answer is complete; with `close` the connection ends behind it."""
-        if not self.is_over:
-            self._end()
+        if self.stage is not OVER:
+            self.stage = OVER
+            self.consumer = self.cancel = self._waiter = None
             self.connection.answer_ended(self, close or self.is_closing)
 
     def respond(self, answer: responses.Response, close: bool = False) -> None:

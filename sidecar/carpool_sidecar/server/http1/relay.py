@@ -203,7 +203,8 @@ class Relay:
                 self._refuse(errors.CarpoolError())
                 return
             self._is_whole = True
-            asked.want(True)
+            if not asked.wants_more:
+                asked.want(True)
             if asked.head.length is None:
                 self._unsent.append(b"0\r\n\r\n")
         if connection is not None and self._unsent:
