@@ -42,8 +42,8 @@ _Lock = type(threading.Lock())
 _FIRST_LOOK = 0.1
 # Seconds after which a thread that was woken is late: others hold the interpreter's lock, for 5 ms each.
 _LATE = 0.004
-# Threads that are woken at once: each soon finds the interpreter's lock free, and a busy machine delays them less.
-_AT_ONCE = 4
+# So many are woken at once then. More would keep the machine busy with looking for that lock, where there are hundreds.
+_IF_LATE = 8
 # Held for a moment wherever a status changes. The garbage collector or a handler of a signal may come round meanwhile
 # and settle others. Who waits does not need it, or crowds of threads would queue for it: a waiter is put on the list
 # of a future before the status is looked at, and taken from there after that has changed, by one of the two.
@@ -157,8 +157,8 @@ class _WakingQueue:
     """Threads that have their results, each woken by the one before.
 
     If all were woken at once, nearly all would go to sleep again until they have the interpreter's lock. But where
-    others compute in Python and hold that, so that whoever is woken is late, all are to queue for it at once. Each
-    calls `wake_next` as it stops waiting, for whatever reason, so that all have their turn.
+    others compute in Python and hold that, so that whoever is woken is late, several queue for it at once. Each calls
+    `wake_next` as it stops waiting, for whatever reason, so that all have their turn.
     """
 
     # Whether the first thread that was woken was late, the last time.
@@ -170,23 +170,21 @@ class _WakingQueue:
         self._woken_at = time.monotonic()
         for sleeper in sleepers:
             sleeper.queue = self
-        for _ in range(_AT_ONCE):
-            self._wake(everybody=self.are_late)
+        self._wake(_IF_LATE if self.are_late else 1)
 
     def wake_next(self) -> None:
-        """A thread has stopped waiting: wake one more, or all that are left if this one is late."""
+        """A thread has stopped waiting: wake one more, or several if this one is late."""
         now = time.monotonic()
         is_late = now - self._woken_at > _LATE
         self._woken_at = now
         if self._is_first:
             self._is_first = False
             _WakingQueue.are_late = is_late
-        self._wake(everybody=is_late)
+        self._wake(_IF_LATE if is_late else 1)
 
-    def _wake(self, *, everybody: bool) -> None:
+    def _wake(self, count: int) -> None:
         with contextlib.suppress(IndexError):  # there is none, or another thread took it
-            self._locks.popleft().release()
-            while everybody:
+            for _ in range(count):
                 self._locks.popleft().release()
 
 

@@ -561,47 +561,42 @@ def test_a_thousand_threads_are_each_answered() -> None:
 # --- threads that wait for one batch ------------------------------------------------------------------------------
 
 
+class Sleepers:
+    """Threads that wait, and have their results at once."""
+
+    def __init__(self, count: int) -> None:
+        self._all = [futures._Sleeper() for _ in range(count)]
+        self.queue = futures._WakingQueue(self._all)
+
+    @property
+    def woken(self) -> int:
+        return sum(not sleeper.lock.locked() for sleeper in self._all)
+
+
 def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(futures._WakingQueue, "are_late", False)
-    monkeypatch.setattr(futures, "_AT_ONCE", 1)
     monkeypatch.setattr(futures, "_LATE", PATIENCE)
-    sleepers = [futures._Sleeper() for _ in range(4)]
-    queue = futures._WakingQueue(sleepers)
-
-    def woken() -> list[bool]:
-        return [not sleeper.lock.locked() for sleeper in sleepers]
-
-    assert woken() == [True, False, False, False]
-    queue.wake_next()
-    assert woken() == [True, True, False, False]
-    queue.wake_next()  # the time of the fourth was up, say
-    queue.wake_next()
-    assert woken() == [True] * 4
-    queue.wake_next()
+    sleepers = Sleepers(4)
+    assert sleepers.woken == 1
+    for woken in (2, 3, 4, 4):  # whether it was woken, or its time was up
+        sleepers.queue.wake_next()
+        assert sleepers.woken == woken
 
 
-def test_all_threads_are_woken_once_one_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_threads_are_woken_at_once_where_the_first_one_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others compute in Python, each that is woken has to wait for the interpreter's lock."""
     monkeypatch.setattr(futures._WakingQueue, "are_late", False)
-    monkeypatch.setattr(futures, "_AT_ONCE", 1)
-
-    def woken() -> list[bool]:
-        return [not sleeper.lock.locked() for sleeper in sleepers]
-
-    sleepers = [futures._Sleeper() for _ in range(4)]
-    queue = futures._WakingQueue(sleepers)
-    assert woken() == [True, False, False, False]
+    sleepers = Sleepers(12)
+    assert sleepers.woken == 1
     monkeypatch.setattr(futures, "_LATE", -1.0)
-    queue.wake_next()
-    assert woken() == [True] * 4
-    sleepers = [futures._Sleeper() for _ in range(4)]
-    queue = futures._WakingQueue(sleepers)
-    assert woken() == [True] * 4, "the next ones at once"
+    sleepers.queue.wake_next()
+    assert sleepers.woken == 9
+    sleepers = Sleepers(12)
+    assert sleepers.woken == 8, "the next ones at once"
     monkeypatch.setattr(futures, "_LATE", PATIENCE)
-    queue.wake_next()
-    sleepers = [futures._Sleeper() for _ in range(4)]
-    futures._WakingQueue(sleepers)
-    assert woken() == [True, False, False, False], "until one of them is in time"
+    sleepers.queue.wake_next()
+    assert sleepers.woken == 9
+    assert Sleepers(12).woken == 1, "until one of them is in time"
 
 
 @pytest.mark.parametrize("way", [WAYS[0]], ids=lambda way: way.kind)
