@@ -124,14 +124,16 @@ class Backlog:
         """Let a request go that stands anywhere: it has ended, or what waits of it goes another way from now on."""
         queue = self._without(request)
         if request.is_queued:
+            queue.withdraw((request,))
             request.take(request.rows)
-        queue.left(1)
+        else:
+            queue.left(1)
         self._update(queue)
 
     def withdraw(self, request: Request) -> None:
-        """As `remove`, for an uncut request that goes on waiting in another backlog."""
+        """Take an uncut request out that goes on waiting elsewhere."""
         queue = self._without(request)
-        queue.withdraw(request)
+        queue.withdraw((request,))
         self._update(queue)
 
     def ahead_of(self, priority: int) -> int:
@@ -196,7 +198,10 @@ class Backlog:
                 cost -= request.cost_queued
                 if not start:
                     request.cut()
-        queue.left(0 if chosen is None else len(parts))
+        if chosen is None:
+            queue.left(0)
+        else:
+            queue.withdraw([request for request, _, stop in parts if stop == request.rows])
         self._change(queue, -rows, -size, -cost)
         if queue.is_partly_sent:
             self._partly_sent[queue] = None

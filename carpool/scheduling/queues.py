@@ -153,13 +153,14 @@ class Queue:
             if not fifo:
                 del self.fifos[tier]
 
-    def withdraw(self, request: Request) -> None:
-        """Take an uncut request out that waits, to be put elsewhere; the sums are the caller's business."""
-        next(fifo for fifo in self.fifos.values() if request in fifo).remove(request)
+    def withdraw(self, requests: Sequence[Request]) -> None:
+        """Take requests out that stand anywhere, and may wait again; the sums are the caller's business."""
+        for request in requests:
+            next(fifo for fifo in self.fifos.values() if request in fifo).remove(request)
         self.drop_finished()
 
     def left(self, anywhere: int) -> None:
-        """Requests do not wait any more, so many of which stood anywhere; the sums are the caller's business."""
+        """Requests do not wait any more; so many stood anywhere, and have ended. The sums are the caller's business."""
         self.drop_finished()
         self._stale += anywhere
         if self._stale > _SLACK + sum(map(len, self.fifos.values())) // 2:

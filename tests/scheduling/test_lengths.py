@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from carpool.scheduling import limits, messages
 from carpool.scheduling.lengths import Groups
 from carpool.scheduling.window import Window
-from tests.scheduling.driven import DrivenScheduler
+from tests.scheduling.driven import DrivenScheduler, refused
 
 CALL, TOKEN = 0.010, 0.0001
 
@@ -50,6 +51,33 @@ def teach(driven: Padding) -> Padding:
     driven.submit("100-busy", key="other")
     driven.sent.clear()
     return driven
+
+
+def test_who_left_out_of_turn_and_is_cleared_waits_once():
+    """It failed as a suspect, and one like it was answered while those before whom it left still wait."""
+    traits = {"content": lambda request: request.tag.split("-")[1]}
+    settings = {"max_batch_size": 3, "max_in_flight": 2, "max_latency": 10.0, "priority_ageing": 10.0}
+    driven = Padding(row_lengths=row_lengths, traits=traits, **settings)
+    driven.submit_all(("1-same-1",), ("1-x",), ("1-y",))
+    driven.submit_all(("1-first",), ("100-a",), ("1-same-2",), ("1-same-3",))
+    searched, mixed = driven.out
+    assert driven.members(mixed) == ["1-first", "1-same-2", "1-same-3"]
+    driven.fail(refused(400), searched)
+    driven.fail(refused(400), driven.out[1])
+    driven.fail(refused(400), driven.out[1])
+    assert list(driven.refusals) == ["1-same-1"]
+    driven.fail(refused(400), mixed)  # the second and the third are suspects by now
+    while driven.reasons[-1] != "suspect":
+        driven.answer()
+    driven.answer(driven.out[-1])
+    assert driven.answers["1-same-2"] == ["1-same-2/0"]
+    waiting = driven.core.backlog.due(math.inf, 0.0)
+    assert [request.tag for request in waiting] == ["100-a", "1-same-3"]
+    driven.answer_all()
+    driven.pass_time(10.0)
+    driven.answer_all()
+    assert driven.core.idle
+    assert sum("1-same-3" in driven.members(batch) for batch in driven.sent) == 2
 
 
 def test_rows_of_like_length_share_a_batch(taught):
