@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from carpool.scheduling import packing
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import WAITING, Part, Place, Request
+from carpool.scheduling.messages import WAITING, Part, Place, Request, take_all, wait_all
 from carpool.scheduling.queues import OldestFirst, Queue, delay_of, tier_of
 
 __all__ = ["Backlog", "Queue"]
@@ -105,14 +105,15 @@ class Backlog:
                 request = requests[at]
                 if request.queue_key != key or (request.rows > threshold) - 2 * request.priority != tier:
                     break
-                request.wait(self._place)
                 rows += request.rows
                 size += request.size
                 if request.goal < goal:
                     goal = request.goal
                 at += 1
             if at > start:
-                queue.fifos[tier].extend(requests[start:at])
+                those = requests[start:at]
+                wait_all(those, self._place)
+                queue.fifos[tier].extend(those)
                 is_notable |= goal < queue.known_goal
                 queue.known_goal = goal
                 if first.priority:
@@ -281,14 +282,10 @@ class Backlog:
             request.length = max(lengths(request.payload, 0, request.rows))
 
     def _take_all(self, queue: Queue) -> list[Part]:
-        new, part = tuple.__new__, Part  # past the constructor of the named tuple, which costs more than all the rest
-        parts: list[Part] = []
-        for request in queue:
-            rows = request.rows
+        parts = take_all(queue)
+        for request, start, stop in parts if self.levels else ():
             if request.priority:
-                self._count(request, request.rows_taken - rows)
-            parts.append(new(part, (request, request.rows_taken, rows)))
-            request.take(rows)
+                self._count(request, start - stop)
         queue.fifos.clear()
         rows, size, cost = queue.sums
         self._change(queue, -rows, -size, -cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from carpool import errors
@@ -14,23 +14,12 @@ from carpool.compiled import mypyc_attr
 class Place(enum.Enum):
     """Where a request is. It moves down this list, and from travelling back to quarantine or, once cleared, to wait."""
 
-    OUTSIDE = enum.auto()
-    """Not accepted."""
-
-    ACCEPTED = enum.auto()
-    """It counts as open, and is not put in yet."""
-
-    WAITING = enum.auto()
-    """Some of its rows wait for a regular batch."""
-
-    QUARANTINED = enum.auto()
-    """Some of its rows wait as a suspect's."""
-
-    TRAVELLING = enum.auto()
-    """All rows that are not answered are at the predictor, or are to go again."""
-
-    ENDED = enum.auto()
-    """Answered, refused, or left by its caller."""
+    OUTSIDE = enum.auto()  # not accepted
+    ACCEPTED = enum.auto()  # open, and not put in yet
+    WAITING = enum.auto()  # some of its rows wait for a regular batch
+    QUARANTINED = enum.auto()  # some of its rows wait as a suspect's
+    TRAVELLING = enum.auto()  # all rows that are not answered are at the predictor, or are to go again
+    ENDED = enum.auto()  # answered, refused, or left by its caller
 
 
 # Known to the compiler, and quicker than to ask the class.
@@ -178,16 +167,34 @@ class Request:
         self.payload = None
 
 
-def accept_all(requests: Sequence[Request], sequence: int) -> int:
-    """Accept these in turn, after the one with that number; returns the last one's.
+# The same moves of many, written out, as most requests come and leave so.
 
-    Written out, as most requests come so.
-    """
+
+def accept_all(requests: Sequence[Request], sequence: int) -> int:
+    """`Request.accept` for each in turn, after the one with that number; returns the last one's."""
     for request in requests:
         sequence += 1
         request.sequence = sequence
         request._place = ACCEPTED
     return sequence
+
+
+def wait_all(requests: Sequence[Request], place: Place) -> None:
+    """`Request.wait` for each."""
+    for request in requests:
+        request._place = place
+
+
+def take_all(requests: Iterable[Request]) -> list[Part]:
+    """What waits of each leaves: `Request.take` of all its rows, as parts in this order."""
+    new, part = tuple.__new__, Part  # past the constructor of the named tuple, which costs more than all the rest
+    parts: list[Part] = []
+    for request in requests:
+        rows = request.rows
+        parts.append(new(part, (request, request._rows_taken, rows)))
+        request._rows_taken = rows
+        request._place = TRAVELLING
+    return parts
 
 
 class Suspects(NamedTuple):
@@ -281,19 +288,9 @@ class Batch:
     """
 
     __slots__ = (
-        "about",
-        "dispatched",
-        "error",
-        "id",
-        "key",
-        "newcomers",
-        "parts",
-        "pieces_of",
-        "reason",
-        "rows",
-        "search",
+        "about", "dispatched", "error", "id", "key", "newcomers", "parts", "pieces_of", "reason", "rows", "search",
         "weight",
-    )
+    )  # fmt: skip
     pieces_of: int
 
     def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: Reason) -> None:
