@@ -21,7 +21,7 @@ from carpool import errors
 from carpool.scheduling import packing, suspicion
 from carpool.scheduling.learned_limits import LearnedLimits, Search
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Batch, Part, Place, Reason, Request
+from carpool.scheduling.messages import Batch, Part, Place, Reason, Refuse, Request
 
 # So many retries may be saved up: enough to isolate culprits in several batches at once.
 _BURST = 100.0
@@ -101,14 +101,6 @@ class Retries:
         self.rows = 0
 
 
-class Verdict(NamedTuple):
-    """Who is told of a failure: the `refused` members of the batch, and others that wait with `equals` to theirs."""
-
-    error: errors.CarpoolError
-    refused: Sequence[Request]
-    equals: Sequence[Request]
-
-
 class Isolation:
     """What the scheduler asks once a batch has failed, until all of that is over (`is_calm`).
 
@@ -176,29 +168,28 @@ class Isolation:
 
     # --- what came of it ---------------------------------------------------------------------------------------
 
-    def failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> Verdict | None:
-        """A batch failed. Who is told, or None if all members that still wait go again."""
+    def failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> Sequence[Refuse]:
+        """A batch failed. Who is told of it; nobody if all members that still wait go again."""
         self.is_calm = False
         parts = [part for part in batch.parts if part.request.open]
         if error.remedy is errors.Remedy.RESEND_ONCE and batch.reason is not Reason.CLOSED:
             self._retries.add([parts], Reason.CLOSED, batch.search, is_free=True)
-            return None
+            return ()
         is_too_large = error.remedy in REFUSALS and self._learned.is_over(batch)
         if (is_too_large or error.remedy is errors.Remedy.SMALLER) and self._send_smaller(batch, parts, error, now):
-            return None
+            return ()
         if error.remedy is errors.Remedy.ONE_BY_ONE and (len(batch.parts) > 1 or _is_cut(batch.parts[0])):
             self._retries.add(_one_by_one(parts), Reason.ISOLATE, is_free=True)
-            return None
-        refused = [part.request for part in parts]
+            return ()
         is_fault = self._may_be_one_members_fault(error, batch.reason)
         if len(batch.parts) == 1:
-            equals = self._record_failure(refused, error, now) if is_fault else ()
-            return Verdict(error, refused, equals)
-        if not is_fault:
-            return Verdict(error.for_several(), refused, ())
-        if self._send_again(batch, parts, error, now):
-            return None
-        return Verdict(errors.NotIsolated(), refused, ())
+            equals = self._record_failure(parts[0].request, error, now) if parts and is_fault else ()
+            told = [Refuse(part.request, error) for part in parts]
+            return told + [Refuse(request, error.for_equals()) for request in equals]
+        if is_fault and self._send_again(batch, parts, error, now):
+            return ()
+        error = errors.NotIsolated() if is_fault else error.for_several()
+        return [Refuse(part.request, error) for part in parts]
 
     def proved(self, batch: Batch, now: float) -> bool:
         """A part of a refused batch was answered. Returns whether something was learned by that of who may share."""
@@ -346,17 +337,13 @@ class Isolation:
                 rest.append(part)
         return rest
 
-    def _record_failure(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
+    def _record_failure(self, alone: Request, error: errors.CarpoolError, now: float) -> Sequence[Request]:
         """Learn from the failure of a request that travelled alone; returns those who share its outcome."""
-        for request in alone:
-            equals = self.quarantine.equals(request)
-            if error.is_doubtful:
-                self._doubtful_in_a_row += not self._suspicion.still_suspects(request, now)
-                if self._doubtful_in_a_row >= _MOST_DOUBTFUL:
-                    return equals
-            self._suspicion.failed_alone(request, now)
-            return equals
-        return ()
+        if error.is_doubtful:
+            self._doubtful_in_a_row += not self._suspicion.still_suspects(alone, now)
+        if not error.is_doubtful or self._doubtful_in_a_row < _MOST_DOUBTFUL:
+            self._suspicion.failed_alone(alone, now)
+        return self.quarantine.equals(alone)
 
     def _release(self, answered: Request | None, now: float) -> Sequence[Request]:
         cleared = self.quarantine.release(answered, functools.partial(self._suspicion.still_suspects, now=now))

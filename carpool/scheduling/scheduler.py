@@ -258,23 +258,16 @@ class Scheduler:
                 self.learned_limits.failed(batch, error.remedy in isolation.REFUSALS, now)
             if error.remedy is errors.Remedy.ONE_BY_ONE:
                 self._keep_whole(batch)
-            verdict = self.isolation.failed(batch, error, now)
+            refusals = self.isolation.failed(batch, error, now)
             if error.remedy is errors.Remedy.SMALLER:
                 self._resize(batch)
         except Exception as bug:  # nobody knows who of them would go again
             self._lost(batch, bug, now)
-            refusals = self._give_up(batch, bug)
-            return [*self._step(now), *refusals]
-        if verdict is None:
-            return self._step(now)
-        error, refused, equals = verdict
-        for request in (*refused, *equals):
-            self._close(request)
-        return [
-            *self._step(now),
-            *(Refuse(request, error) for request in refused),
-            *(Refuse(request, error.for_equals()) for request in equals),
-        ]
+            told = self._give_up(batch, bug)
+            return [*self._step(now), *told]
+        for refusal in refusals:
+            self._close(refusal.request)
+        return [*self._step(now), *refusals]
 
     def poll(self) -> Sequence[Effect]:
         """Time passed: refuse what is too late, dispatch what is due."""
