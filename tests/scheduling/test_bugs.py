@@ -141,12 +141,27 @@ def test_a_failed_batch_frees_its_slot_though_the_policy_fails_to_note_it(driven
     assert driven.answers == {"b": ["b/0", "b/1"]}
 
 
-def test_what_could_not_be_put_in_leaves_nothing_behind() -> None:
-    def costs(rows: list[str], start: int, stop: int) -> list[int]:
-        if rows[0] == "costly/0":
-            raise MemoryError
-        return [1] * (stop - start)
+def costs(rows: list[str], start: int, stop: int) -> list[int]:
+    """What rows cost, of all requests but one that takes too much memory."""
+    if rows[0] == "costly/0":
+        raise MemoryError("costs")
+    return [1] * (stop - start)
 
+
+def test_of_a_turn_that_does_not_all_fit_a_bug_keeps_out_nobody_but_the_one_whom_it_concerns() -> None:
+    driven = DrivenScheduler(max_batch_size=1, max_latency=0, max_in_flight=1, max_queue_instances=2, row_costs=costs)
+    driven.do(driven.core.submit_turn([driven.make(name) for name in ("a", "costly", "b", "c", "d")]))
+    assert driven.members(driven.out[0]) == ["a"]
+    refusals = {name: type(error) for name, error in driven.refusals.items()}
+    assert refusals == {"costly": errors.CarpoolError, "d": errors.Overloaded}
+    assert taken_by(driven) == "costs"
+    driven.answer_all()
+    assert set(driven.answers) == {"a", "b", "c"}
+    assert driven.core.idle
+    assert driven.core.ledger.held == 0
+
+
+def test_what_could_not_be_put_in_leaves_nothing_behind() -> None:
     driven = DrivenScheduler(max_batch_size=2, max_latency=1, max_in_flight=1, timeout=10, row_costs=costs)
     driven.submit("a", 2)
     driven.submit("b")

@@ -181,3 +181,16 @@ def test_a_group_reads_the_clock_once(driven):
     driven.core._clock = lambda: readings.append(None) or 1000.0
     driven.submit_all(("a",), ("b",), ("c",))
     assert len(readings) == 1
+
+
+def test_what_leaves_of_a_turn_that_does_not_all_fit_makes_room_for_the_next(driven_of):
+    driven = driven_of(max_batch_size=2, max_latency=0.5, max_in_flight=1, max_queue_instances=2)
+    driven.do(driven.core.submit_turn([driven.make(name) for name in "abcde"]))
+    assert driven.members(driven.out[0]) == ["a", "b"]
+    assert list(driven.refusals) == ["e"]
+
+
+def test_a_turn_that_fits_travels_together(driven_of):
+    driven = driven_of(max_batch_size=4, max_latency=0.0, max_in_flight=1, max_queue_instances=4)
+    driven.do(driven.core.submit_turn([driven.make(name) for name in "abcd"]))
+    assert driven.sizes == [4]
