@@ -163,6 +163,8 @@ class UnderWay:
                 begin(made.leader)
             except BaseException as error:
                 futures.settle([(made.leader, None, error)])  # of others who have joined meanwhile
+                if joined is not None:
+                    joined.exception()  # asked for: this caller is told by what is raised
                 raise
             if joined is not None:
                 return joined

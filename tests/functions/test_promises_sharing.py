@@ -101,7 +101,7 @@ async def test_a_map_shares_with_what_is_under_way(way: Way) -> None:
     assert sorted(body.items) == [1, 2]
 
 
-async def test_what_refuses_a_call_at_once_refuses_those_who_have_joined() -> None:
+async def test_what_refuses_a_call_at_once_refuses_those_who_have_joined(caplog: pytest.LogCaptureFixture) -> None:
     def cost(item: int) -> float:
         return -1.0
 
@@ -109,6 +109,8 @@ async def test_what_refuses_a_call_at_once_refuses_those_who_have_joined() -> No
     for _ in range(2):
         with pytest.raises(ValueError, match="cost must return"):
             function(1)
+    gc.collect()
+    assert not caplog.records  # who called was told
 
 
 # --- keys and caches --------------------------------------------------------------------------------------------
