@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from carpool.scheduling import packing
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Part, Request
+from carpool.scheduling.messages import Request
 
 _SLACK = 64
 
@@ -132,10 +132,9 @@ class Queue:
         """How many instances the next batch would carry; takes as long as cutting it if the queue is full."""
         if not self.is_full:
             return self.rows
-        return sum([part.stop - part.start for part in self._next_parts()])
-
-    def _next_parts(self) -> list[Part]:
-        return packing.pack(self, self.max_batch_size, self._limits, self.max_batch_size, self.max_batch_bytes)
+        most = self.max_batch_size
+        parts = packing.pack(self, most, self._limits, most, self.max_batch_bytes)
+        return sum([stop - start for _, start, stop in parts])
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in the order in which they travel; the queue must not change meanwhile."""

@@ -32,8 +32,8 @@ Its rules, each with what carries it out:
    `learned_limits.LearnedLimits.proved`)
 6. A suspect, which is a request that resembles rejected ones, travels alone, and rarely enough to keep nobody else
    waiting for long. (`suspicion.Suspicion.suspects`, `suspicion.Quarantine.next`)
-7. A request ends exactly once: answered, refused, or cancelled by its caller. At its deadline it is refused.
-   (`messages.split_predictions`, `Scheduler._close`, `Scheduler.poll`)
+7. A request is at one place at a time, and ends exactly once: answered, refused, or cancelled by its caller. At its
+   deadline it is refused. (`messages.Place`, `messages.split_predictions`, `Scheduler._close`, `Scheduler.poll`)
 8. When the last caller of a batch leaves, the batch is abandoned: its slot is for those who do wait, as soon as its
    call is broken off or ends. A batch whose members were all refused ends with its call. (`Scheduler.cancel`)
 9. While draining every batch is due; when aborted nothing is sent any more, and everybody is refused.
