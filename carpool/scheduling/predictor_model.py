@@ -5,6 +5,7 @@ Times are those at which a batch must be *sent* to arrive just then: the way the
 
 from __future__ import annotations
 
+import bisect
 import math
 
 from carpool.scheduling import tuning
@@ -382,7 +383,7 @@ class PredictorModel:
                 begin = entry.begin(self.workers)
                 free = self._free_after(ends) if math.isinf(begin) else begin - self.overhead
                 self._ends(entry, max(entry.sent, free) + self.work(entry.size))
-            ends.append(entry.end)
+            bisect.insort(ends, entry.end)
         self._in_flight_changed()
 
     def _overdue_completed(self, batch: Batch, now: float) -> None:
@@ -400,7 +401,7 @@ class PredictorModel:
             for place, other in enumerate(self._in_flight.values()):
                 other.beside, other.returns = place, []
                 self._ends(other, max(now, self._free_after(ends)) + self.work(other.size))
-                ends.append(other.end)
+                bisect.insort(ends, other.end)
         for other in self._in_flight.values():
             other.is_clear = False
         self.completed_at = now
@@ -441,7 +442,7 @@ class PredictorModel:
         if not entries:
             self.free_at, self.overdue_at = -math.inf, math.inf
             return
-        self.free_at = -math.inf if self.is_idle else self._free_after([entry.end for entry in entries])
+        self.free_at = -math.inf if self.is_idle else self._free_after(sorted([entry.end for entry in entries]))
         self.overdue_at = min([entry.overdue_at for entry in entries])
         if self._overdue and self._limits.learns_in_flight and not self.is_known:  # and may be slow, and not parallel
             self.overdue_at = max(self.overdue_at, self._overdue_since + tuning.NEXT_PATIENCE)
@@ -452,7 +453,8 @@ class PredictorModel:
         return self._hint or 0.0
 
     def _free_after(self, ends: list[float]) -> float:
-        return sorted(ends)[-self.workers] if len(ends) >= self.workers else -math.inf
+        """When a worker is free, by when batches end, ascending."""
+        return ends[-self.workers] if len(ends) >= self.workers else -math.inf
 
     def _learn_workers(self, entry: InFlightBatch, now: float) -> None:
         """Compare how long a batch took with what one worker more, and fewer, would have made of it.
