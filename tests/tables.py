@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import typing
 from collections.abc import Callable, Iterable, Iterator
 
 import prometheus_client
@@ -80,15 +81,17 @@ def _metric(family: prometheus_client.Metric, labels: str) -> str:
 
 
 def refusals() -> str:
-    """Every reason by which errors are counted, by status."""
+    """Every reason by which errors are counted, by status: what callers are told, without what they can do."""
     names = {number: name for name, number in vars(statuses).items() if name.isupper() and isinstance(number, int)}
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, str]] = {}
     for kind in sorted(error_kinds(), key=errors.status_of):
         if kind.reason != errors.UpstreamStatus.reason:
-            told = f"{errors.status_of(kind)}, over gRPC `{names[statuses.code(kind())]}`"
-            reasons.setdefault(told, []).append(kind.reason)
-    theirs = f"- `{errors.UpstreamStatus.reason}`: the predictor's own"
-    return "\n".join([*(f"- {_codes(dict.fromkeys(found))}: {told}" for told, found in reasons.items()), theirs])
+            error = kind()
+            status = f"{errors.status_of(kind)}, `{names[statuses.code(error)]}`"
+            meant = reasons.setdefault(status, {})
+            meant.setdefault(kind.reason, _cell(str(error).partition(";")[0]))
+    rows = [f"- `{reason}` ({status}): {words}" for status, meant in reasons.items() for reason, words in meant.items()]
+    return "\n".join([*rows, f"- `{errors.UpstreamStatus.reason}`: the predictor's own"])
 
 
 def batch_reasons() -> str:
@@ -197,10 +200,10 @@ def skips() -> str:
 
 def reasons() -> str:
     """Why a pod that asks for a sidecar cannot have it: of each code the first words; each refusal has its own."""
-    words: dict[str, str] = {}
+    words: dict[str, list[str]] = {}
     for row in injector_refusals.Reason:
-        words.setdefault(row.code, _facts(row.words))
-    return "\n".join(f"- `{code}`: {found}" for code, found in words.items())
+        words.setdefault(row.code, []).append(_facts(row.words))
+    return "\n".join(f"- `{code}`: {found[0]}{'; …' if len(set(found)) > 1 else ''}" for code, found in words.items())
 
 
 def http_errors() -> str:
@@ -216,16 +219,16 @@ def _facts(template: str) -> str:
 
 def recognised_servers() -> str:
     """Servers that are recognised, and what tells them their port, by where they listen if nothing does."""
-    listening: dict[str, list[str]] = {"all addresses": [], "127.0.0.1": [], "not movable": []}
+    listening: dict[str, list[str]] = {"all addresses": [], "127.0.0.1": [], "(cannot be told)": []}
     for title in dict.fromkeys(server.title for server in servers.SERVERS):
         server = servers.BY_TITLE[title]
         told = _codes(server.http.names("port", "address"))
         if server.grpc:
             told += f", for gRPC {_codes(server.grpc.names('port'))}"
         where = "127.0.0.1" if server.http.host == "127.0.0.1" else "all addresses"
-        listening[where if told else "not movable"].append(f"{title} ({told})" if told else title)
+        listening[where if told else "(cannot be told)"].append(f"{title} ({told})" if told else title)
     rows = [f"| {where} | {'; '.join(found)} |" for where, found in listening.items()]
-    return "\n".join(["| if not told, on | server, and what tells it its port |", "|---|---|", *rows])
+    return "\n".join(["| listens, if not told, on | server, and what tells it its port |", "|---|---|", *rows])
 
 
 def metrics_of_injector() -> str:
@@ -309,8 +312,11 @@ def _settings(
             continue
         default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
         shown = f" (`{default}`)" if default not in ("", None) else ""
+        others = [word for word in typing.get_args(info.annotation) if isinstance(word, str) and word != default]
         mark = " *" if name in live else ""
         meaning = _in_short(info.description or "") if in_short else _without_rules(info.description or "")
+        if untold := [word for word in others if word not in meaning.lower()]:
+            meaning += f" Or: {_codes(untold)}."
         linked = re.sub(r"docs/(\w+)[.]md", r"[\1](\1.md)", meaning)
         rows.append(f"- `{settings.flag(name)}`{mark}{shown}: {linked}")
     return "\n".join(rows)
