@@ -327,8 +327,9 @@ def _in_short(meaning: str) -> str:
     first, *others = re.split(r"(?<=\.) +(?=[A-Za-z0-9])", meaning)
     needed = ("Empty:", "0:", "Not given:", "Only", "Keep")
     told = [first, *(each for each in others if each.startswith(needed) and each != "Empty: none.")]
-    # A word and a colon say of which value the rest is; more colons, and semicolons, that more follows.
-    more = re.compile(r"^((?:Not given: |\w+: )?(?!Not given)\w+ [^`:]*?)(, for example|, such as|: |; ).*")
+    # A word and a colon say of which value the rest is; more colons, and semicolons, that more follows,
+    # but for what 0 means, and what holds without a value.
+    more = re.compile(r"^((?:Not given: |\w+: )?(?!Not given)\w+ [^`:]*?)(, for example|, such as|: |; (?!0 |without )).*")
     return " ".join(more.sub(r"\1.", each) for each in told)
 
 
