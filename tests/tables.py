@@ -329,7 +329,8 @@ def _in_short(meaning: str) -> str:
     told = [first, *(each for each in others if each.startswith(needed) and each != "Empty: none.")]
     # A word and a colon say of which value the rest is; more colons, and semicolons, that more follows,
     # but for what 0 means, and what holds without a value.
-    more = re.compile(r"^((?:Not given: |\w+: )?(?!Not given)\w+ [^`:]*?)(, for example|, such as|: |; (?!0 |without )).*")
+    end = "(?:, for example|, such as|: |; (?!0 |without ))"
+    more = re.compile(rf"^((?:Not given: |\w+: )?(?!Not given)\w+ [^`:]*?){end}.*")
     return " ".join(more.sub(r"\1.", each) for each in told)
 
 
