@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from carpool.scheduling import own_time
+from carpool.scheduling import own_time, tuning
 from carpool_sidecar.planning import fitting, recorded, replay, service_times, traffic
 from carpool_sidecar.recording import document
 from tests.planning import recordings
@@ -149,6 +149,43 @@ def test_batches_that_follow_each_other_sooner_than_they_take_show_a_predictor_i
     figures = replay.replay(setting, fitted, arrivals)
     assert figures.everybody.mean == pytest.approx(measured.everybody.mean, rel=0.1)
     assert figures.mean_batch == pytest.approx(measured.mean_batch, rel=0.1)
+
+
+def test_each_replay_is_told_and_so_many_workers_as_are_said_have_no_stages():
+    setting = document.Setting(policy="adaptive", max_latency=None, max_batch_size=128)
+    found = recordings.recording(setting, 5320, 1.0, STAGES, learned=SEEN_OF_STAGES, after=1.0)
+    told: list[str] = []
+    predictor = fitting.model(found, found.present, 2, told.append).predictor
+    assert (predictor.workers, predictor.later) == (2, ())
+    assert told
+    assert all(label.startswith("a predictor that takes ") for label in told)
+
+
+@pytest.mark.parametrize("workers", [0.0, -3.0, 1e9, math.inf, math.nan])
+def test_numbers_that_cannot_have_been_learned_count_for_nothing(workers):
+    learned = {"workers": workers, "own_batch_seconds": -1.0, "service_fixed_seconds": -1.0, "overhead_seconds": -1.0}
+    found = recordings.recording(WINDOW, learned=learned)
+    model = fitting.model(found, found.present)
+    assert 1 <= model.predictor.workers <= tuning.MOST_WORKERS
+    assert model.own == own_time.NO_TIME
+    assert 0 < model.predictor.alone(1) < 0.1
+
+
+def test_replays_that_refuse_nearly_all_do_not_change_what_batches_showed():
+    found = recordings.recording(WINDOW)
+    hasty = document.Recording(
+        document.Head(version="1", settings=document.changed(WINDOW, {"slo": 0.001}), learned={}), found.blocks, 0
+    )
+    blocks = [block for _, block in found.blocks]
+    assert fitting.model(hasty, blocks).predictor.alone(1) == pytest.approx(recordings.TEN.alone(1), rel=0.3)
+
+
+def test_batches_that_took_no_time_are_refused():
+    found = recordings.recording(WINDOW)
+    batches = found.present[0].batches
+    batches.took = [0] * len(batches.took)
+    with pytest.raises(replay.Nothing, match="within a microsecond"):
+        fitting.model(found, found.present)
 
 
 def test_without_a_batch_there_is_nothing_to_replay():

@@ -94,7 +94,7 @@ def advise(
         raise replay.Nothing(
             f"{count} requests were recorded under the settings in force, and fewer than {LEAST} say nothing"
         )
-    arrivals, model = recorded.arrivals(blocks), fitting.model(recording, blocks)
+    arrivals, model = recorded.arrivals(blocks), fitting.model(recording, blocks, tell=tell)
     setting = recording.head.settings
     objective = math.inf if slo is None else slo
 

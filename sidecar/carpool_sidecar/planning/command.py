@@ -114,7 +114,11 @@ def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str
         usual, words = service_times.Predictor(chosen.service[0], 0.001), chosen.service[1]
     else:
         try:
-            found = fitting.model(chosen.recording, [block for _, block in chosen.recording.blocks])
+            blocks = [block for _, block in chosen.recording.blocks]
+            tell = arguments.patiently()
+            found = fitting.model(
+                chosen.recording, blocks, chosen.workers, lambda label: tell(f"replaying: {label} …")
+            )
         except replay.Nothing as error:
             settings.fail(PROG, f"--from: {error}; say it with --service")
         usual, words = found.predictor, found.predictor.words

@@ -10,11 +10,11 @@ many instances, and requests wait as long. Times are seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from carpool import measures
-from carpool.scheduling import limits, messages, own_time, predictor_model
+from carpool.scheduling import limits, messages, own_time, predictor_model, tuning
 from carpool_sidecar.planning import engine, recorded, replay, service_times
 from carpool_sidecar.recording import document
 
@@ -25,8 +25,9 @@ _ENOUGH, _SURE = 50, 0.05
 _SHARES = (1.0, 0.75, 0.6, 0.5, 0.4)
 """Shares of a batch's time that its longest stage takes, in predictors of several."""
 
-_REPLAYED = 20_000  # requests, at most, in a trial
-_TRIALS = 5  # of one share
+# Requests, at most, in a trial: few while shares are compared, more for the one that is chosen.
+_FEW, _MANY = 5_000, 20_000
+_TRIALS = 5  # of one predictor
 _NEAR = 0.05  # a predictor that comes so near to what was recorded is good enough
 _CAUTION = 0.6  # the part of a difference that is corrected at once: a queue answers it with a larger one
 
@@ -47,8 +48,16 @@ class Model(NamedTuple):
     own: own_time.OwnTime = own_time.NO_TIME
 
 
-def model(recording: document.Recording, blocks: Sequence[document.Block]) -> Model:
-    """The predictor as these blocks show it. Raises `replay.Nothing` if no batch came back in them."""
+def model(
+    recording: document.Recording,
+    blocks: Sequence[document.Block],
+    workers: int | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Model:
+    """The predictor as these blocks show it; one that works on so many batches at once, if it is said how many.
+
+    `tell` hears of each replay before it starts. Raises `replay.Nothing` if no batch came back in them.
+    """
     sent = sorted(
         (block.began + at / 1e6, rows, took / 1e6)
         for block in blocks
@@ -56,10 +65,13 @@ def model(recording: document.Recording, blocks: Sequence[document.Block]) -> Mo
     )
     if not sent:
         raise replay.Nothing("no batch came back from the predictor in this time: how long it takes is not known")
+    if not any(took > 0 for *_, took in sent):
+        raise replay.Nothing("all batches came back within a microsecond: how long the predictor takes is not known")
     watched, lone = _watch(sent)
     sizes = sorted(rows for _, rows, _ in sent)
-    told = recording.head.learned
-    overhead, workers = told.get("overhead_seconds", watched.overhead), int(told.get("workers", watched.workers))
+    told = {name: value for name, value in recording.head.learned.items() if 0 <= value < math.inf}
+    overhead = told.get("overhead_seconds", watched.overhead)
+    at_once = workers or min(tuning.MOST_WORKERS, int(told.get("workers", 0))) or watched.workers
     noise = min(_MOST_NOISE, watched.round_trip.spread) if watched.round_trip.is_trusted else _USUAL_NOISE
     line = _line(lone)
     if line is not None:
@@ -68,17 +80,22 @@ def model(recording: document.Recording, blocks: Sequence[document.Block]) -> Mo
         fixed, per_row = told["service_fixed_seconds"], told["service_instance_seconds"]
     else:
         fixed, per_row = watched.fixed_work, watched.work(1) - watched.fixed_work
-    guess = service_times.Predictor(service_times.Affine(fixed, max(0.0, per_row)), overhead, workers, noise)
+    guess = service_times.Predictor(service_times.Affine(fixed, max(0.0, per_row)), overhead, at_once, noise)
     own = own_time_of(recording)
-    predictor = _fitted(guess, _Trial(recording.head.settings, blocks, sent, own))
+    few, many = (
+        _Trial(recording.head.settings, recorded.latest(blocks, most), sent, own, tell) for most in (_FEW, _MANY)
+    )
+    if workers is None and at_once == 1:
+        guess = _nearest(guess, few)
     is_varied = line is not None or _is_varied(sizes)
-    return Model(predictor, len(sent), int(engine.quantile(sizes, 0.99)), is_varied, own)
+    return Model(many.scaled(guess)[1], len(sent), int(engine.quantile(sizes, 0.99)), is_varied, own)
 
 
 def own_time_of(recording: document.Recording) -> own_time.OwnTime:
     """What the sidecar took itself, as it had measured it; no time if it had not."""
     told = recording.head.learned
-    return own_time.OwnTime(told.get("own_batch_seconds", 0.0), told.get("own_request_seconds", 0.0))
+    batch, request = (max(0.0, told.get(f"own_{name}_seconds", 0.0)) for name in ("batch", "request"))
+    return own_time.OwnTime(batch, request)
 
 
 class _Trial:
@@ -87,12 +104,12 @@ class _Trial:
     def __init__(
         self,
         setting: document.Setting,
-        blocks: Sequence[document.Block],
+        latest: Sequence[document.Block],
         sent: _Sent,
         own: own_time.OwnTime,
+        tell: Callable[[str], None],
     ) -> None:
-        latest = recorded.latest(blocks, _REPLAYED)
-        self._setting, self._own = setting, own
+        self._setting, self._own, self._tell = setting, own, tell
         self._arrivals = recorded.arrivals(latest)
         lately = [(rows, took) for left, rows, took in sent if left >= latest[0].began]
         self._rows = replay.mean([rows for rows, _ in lately])
@@ -103,8 +120,11 @@ class _Trial:
         """The predictor with its times scaled until a replay sees what was recorded, and how far off that still is."""
         best = math.inf, predictor
         for _ in range(_TRIALS):
+            self._tell(f"a predictor that takes {predictor.words} ms for a batch of n")
             result = replay.simulated(self._setting, predictor, self._arrivals, 1.0, self._own)
             trips = result.round_trips
+            if 2 * sum([each.refused is None for each in result.outcomes]) < len(result.outcomes):
+                break  # so few tell nothing
             took = _off(replay.mean([trip.took for trip in trips]), self._took)
             rows = _off(replay.mean([trip.rows for trip in trips]), self._rows)
             whole = _off(replay.mean([each.finished - each.read for each in result.outcomes]), self._whole)
@@ -115,14 +135,12 @@ class _Trial:
         return best
 
 
-def _fitted(guess: service_times.Predictor, trial: _Trial) -> service_times.Predictor:
+def _nearest(guess: service_times.Predictor, trial: _Trial) -> service_times.Predictor:
     """The guess, or else one in stages, scaled: what comes nearest to what was recorded.
 
     What looks like one worker may be stages that have a batch each. Where several were seen, they were told apart.
     """
     best = trial.scaled(guess)
-    if guess.workers > 1:
-        return best[1]
     whole = service_times.Affine(guess.service.seconds(0, 0.0) + guess.overhead, _per_row(guess.service))
     for share in _SHARES:
         if best[0] < _NEAR:
@@ -199,7 +217,7 @@ def _line(lone: Sequence[tuple[int, float]]) -> tuple[float, float, float] | Non
         return None
     mean_rows, mean_took = sum(rows for rows, _ in lone) / count, sum(took for _, took in lone) / count
     varied = sum((rows - mean_rows) ** 2 for rows, _ in lone)
-    if not varied:
+    if not varied or not mean_took:
         return None
     per_row = sum((rows - mean_rows) * (took - mean_took) for rows, took in lone) / varied
     per_row = min(max(per_row, 0.0), mean_took / mean_rows)
