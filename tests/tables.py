@@ -49,35 +49,30 @@ def predictor_settings() -> str:
 
 
 def sidecar_metrics() -> str:
-    """Every metric, in the order of the code."""
+    """Every metric, in the order of the code; those with † batched functions have, too."""
+    of_functions = {family.name for family in prometheus.Collector().describe()}
     rows = []
     for family in metrics.Metrics().registry.collect():
         if not family.name.startswith("carpool_"):
             continue
-        rows.append(_metric(family, _labels(family.name)))
+        rows.append(_metric(family, _labels(family.name), "†" if family.name in of_functions else ""))
     return "\n".join(rows)
 
 
 def function_metrics() -> str:
-    """Every metric of batched functions, in the order of the code: those of the sidecar's names by name alone."""
+    """Every metric that batched functions alone have."""
     explained = {family.name for family in metrics.Metrics().registry.collect()}
-    names, rows = [], []
-    for row, family in zip(prometheus._FAMILIES, prometheus.Collector().describe(), strict=True):
-        labels = "{function}" if row.label is None else f"{{function,{row.label}}}"
-        if family.name in explained:
-            names.append(f"{family.name}{_TOTAL.get(family.type, '')}{labels}")
-        else:
-            rows.append(_metric(family, labels))
-    return f"{_codes(names)}; and\n\n" + "\n".join(rows)
+    families = [family for family in prometheus.Collector().describe() if family.name not in explained]
+    return "\n".join(_metric(family, "{function}") for family in families)
 
 
 _TOTAL = {"counter": "_total"}
 
 
-def _metric(family: prometheus_client.Metric, labels: str) -> str:
+def _metric(family: prometheus_client.Metric, labels: str, mark: str = "") -> str:
     """A line. Names of counters say that they are; all others that are no gauges say what they are."""
     kind = " (histogram)" if family.type == "histogram" else ""
-    return f"- `{family.name}{_TOTAL.get(family.type, '')}{labels}`{kind}: {_cell(family.documentation)}"
+    return f"- `{family.name}{_TOTAL.get(family.type, '')}{labels}`{mark}{kind}: {_cell(family.documentation)}"
 
 
 def refusals() -> str:
@@ -224,11 +219,13 @@ def recognised_servers() -> str:
         server = servers.BY_TITLE[title]
         told = _codes(server.http.names("port", "address"))
         if server.grpc:
-            told += f", for gRPC {_codes(server.grpc.names('port'))}"
+            told += f", for gRPC {server.grpc.port} {_codes(server.grpc.names('port'))}"
         where = "127.0.0.1" if server.http.host == "127.0.0.1" else "all addresses"
-        listening[where if told else "(cannot be told)"].append(f"{title} ({told})" if told else title)
+        listening[where if told else "(cannot be told)"].append(
+            f"{title} {server.http.port} ({told})" if told else title
+        )
     rows = [f"| {where} | {'; '.join(found)} |" for where, found in listening.items()]
-    return "\n".join(["| listens, if not told, on | server, and what tells it its port |", "|---|---|", *rows])
+    return "\n".join(["| listens, if not told, on | server and port, and what tells it another |", "|---|---|", *rows])
 
 
 def metrics_of_injector() -> str:
