@@ -116,9 +116,7 @@ def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str
         try:
             blocks = [block for _, block in chosen.recording.blocks]
             tell = arguments.patiently()
-            found = fitting.model(
-                chosen.recording, blocks, chosen.workers, lambda label: tell(f"replaying: {label} …")
-            )
+            found = fitting.model(chosen.recording, blocks, chosen.workers, lambda label: tell(f"replaying: {label} …"))
         except replay.Nothing as error:
             settings.fail(PROG, f"--from: {error}; say it with --service")
         usual, words = found.predictor, found.predictor.words
