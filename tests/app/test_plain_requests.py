@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import gzip
 import json
+import random
 import socket
 
 import pytest
@@ -185,6 +188,24 @@ class OnAnyLoop:
         assert bench.sidecar.metrics.abandoned.value >= abandoned
         await until(lambda: connections(bench) == 0)
         bench.predictor.gate.set()
+
+    @pytest.mark.parametrize("how", ["chunked", "trailer", "gzip"])
+    async def test_a_client_whose_large_unusual_request_came_at_once_may_leave(self, sidecar_of, how):
+        bench = await sidecar_of(max_latency=60_000, timeout=100)
+        body = b'{"instances":["%b"]}' % base64.b64encode(random.Random(1).randbytes(75_000))
+        sent = request(body, "Trailer: x")
+        if how == "chunked":
+            chunk = b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            sent = request(b"", "Transfer-Encoding: chunked").replace(b"\r\nContent-Length: 0\r\n\r\n", chunk)
+        elif how == "gzip":
+            sent = request(gzip.compress(body), "Content-Encoding: gzip")
+        assert len(sent) > 64 * 1024
+        client = await connect(bench)
+        await client.send(sent)
+        await until(lambda: bench.sidecar.core.backlog.rows == 1)
+        await client.leave()
+        await until(lambda: connections(bench) == 0 and is_at_rest(bench))
+        assert bench.sidecar.metrics.abandoned.value == 1
 
     async def test_2000_pipelined_requests_that_are_refused_at_once_are_all_told(self, sidecar_of):
         bench = await sidecar_of(max_latency=60_000, timeout=100, max_queue_instances=1)

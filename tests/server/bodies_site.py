@@ -85,21 +85,24 @@ def chunk(data: bytes) -> bytes:
 
 
 class Arriving:
-    """A request of which only the head is there. Implements `exchange.Connection`, and `exchange.Writer`."""
+    """A request of which only the head is there. Implements `exchange.Connection`, and `exchange.Writer`.
+
+    `asked` is its exchange.
+    """
 
     def __init__(self, site: Site, length: int, **headers: str) -> None:
         fields = {"Content-Length": str(length), **{name.replace("_", "-"): each for name, each in headers.items()}}
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         head = messages.read_head(f"POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
-        self._exchange = exchange.Exchange(self, head, 0.0)
+        self.asked = exchange.Exchange(self, head, 0.0)
         self._limits = site.limits
         self.answers = self
 
     def feed(self, part: bytes) -> None:
-        self._exchange.feed(part)
+        self.asked.feed(part)
 
     async def read(self) -> bytes:
-        return await handler.read_body(self._exchange, self._limits)
+        return await handler.read_body(self.asked, self._limits)
 
     def look_what_to_read(self) -> None:
         """All is read."""

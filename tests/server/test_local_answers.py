@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import cast
 
 import pytest
 from multidict import CIMultiDict
@@ -10,6 +12,10 @@ from multidict import CIMultiDict
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import models
 from carpool_sidecar.server import local_answers
+from carpool_sidecar.server.http1 import handler
+from carpool_sidecar.upstream import readiness
+from tests.server import front
+from tests.server.bodies_site import Arriving, Site
 
 CASES = [
     # headers, ready, draining; status, headers of the answer but its type, body
@@ -50,6 +56,31 @@ async def test_only_the_readiness_probe_asks_the_predictor() -> None:
     for kind in ("probe", "other"):
         await local_answers.probe_answer(CIMultiDict({"K-Network-Probe": kind, "K-Network-Hash": "h"}), False, is_ready)
     await local_answers.probe_answer(CIMultiDict({"K-Network-Probe": "queue"}), True, is_ready)
+
+
+async def test_nothing_of_a_probes_body_is_kept_while_the_predictor_is_asked(site: Site) -> None:
+    class Asked:
+        is_asked, was_left = asyncio.Event(), asyncio.Event()
+
+        async def check(self) -> bool:
+            self.is_asked.set()
+            try:
+                return await asyncio.Event().wait()
+            finally:
+                self.was_left.set()
+
+    ready, before = Asked(), front.Front(1)
+    answering = handler.Handler(before.rules, None, before.relays, cast(readiness.Readiness, ready))
+    request = Arriving(site, 300_000, K_Network_Probe="queue")
+    request.feed(bytes(100_000))
+    answering.begin(request.asked)
+    await ready.is_asked.wait()
+    request.feed(bytes(100_000))
+    assert request.asked.unread.size == 0
+    assert request.asked.wants_more
+    request.asked.lost()
+    await ready.was_left.wait()
+    await before.close()
 
 
 @pytest.mark.parametrize(

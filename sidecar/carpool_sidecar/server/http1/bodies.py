@@ -63,6 +63,15 @@ class Parts:
         return parts
 
 
+class Dropped(Parts):
+    """A body that nobody reads: nothing of it is kept."""
+
+    __slots__ = ()
+
+    def add(self, part: bytes) -> None:
+        """More of it came."""
+
+
 class PartialBody(Parts):
     """The body of a plain predict request on its way: the bytes of its head, and how many bytes are missing.
 

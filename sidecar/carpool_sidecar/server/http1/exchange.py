@@ -15,7 +15,7 @@ from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.http1 import bodies, messages, tunnel
 
-_NOTHING: Final = bodies.Parts()  # of all requests without a body, to which nothing is added
+_NOTHING: Final = bodies.Dropped()  # of all requests whose body nobody reads
 _MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -132,8 +132,8 @@ class Exchange:
         if self.consumer is None:
             if content:
                 self.unread.add(content)
-            if not self._tell() and self.unread.size >= _MOST_UNREAD:
-                self.want(False)
+            if not self._tell():  # who has sent all is read on, so that its leaving is noticed
+                self.want(self.reader.is_complete or self.unread.size < _MOST_UNREAD)
         elif content or self.reader.is_complete:
             self.consumer.came(content)
         return rest
@@ -168,6 +168,7 @@ class Exchange:
         """This is no request any more: nobody waits for its answer, or protocols were switched."""
         self.stage = OVER
         self.consumer = self.cancel = self._waiter = None
+        self.unread = _NOTHING
 
     def _tell(self) -> bool:
         """Wake whoever waits for news of the body; returns whether somebody does."""
@@ -201,6 +202,11 @@ class Exchange:
             self.is_continued = True
             self.connection.answers.write(_CONTINUE)
 
+    def drop_body(self) -> None:
+        """Nobody reads the body: what came of it is let go, and so is what comes."""
+        self.unread = _NOTHING
+        self.want(True)
+
     def news(self) -> asyncio.Future[None]:
         """Done when more of the body came, or is known not to come."""
         self.want(True)
@@ -226,8 +232,7 @@ class Exchange:
     def end(self, close: bool = False) -> None:
         """The answer is complete; with `close` the connection ends behind it."""
         if self.stage is not OVER:
-            self.stage = OVER
-            self.consumer = self.cancel = self._waiter = None
+            self.give_away()
             self.connection.answer_ended(self, close or self.is_closing)
 
     def respond(self, answer: responses.Response, close: bool = False) -> None:

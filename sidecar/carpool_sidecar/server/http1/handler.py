@@ -73,11 +73,13 @@ class Handler:
         if refused is not None:
             self._respond(asked, refused)
         elif local_answers.is_probe(head.headers):
+            asked.drop_body()
             self._start(asked, self._probe(asked))
         elif life.draining and local_answers.comes_from_prober(head.headers):
             self._respond(asked, local_answers.shutting_down())
         elif self._v1_models is not None and self._v1_models.answers(head.method, head.target):
             if life.admits():
+                asked.drop_body()
                 self._start(asked, self._tell_of_models(asked, self._v1_models))
             else:
                 self._respond(asked, responses.Dialect().error(errors.Draining()))
