@@ -34,6 +34,7 @@ class Server:
         self.may_answer.set()
         self.page = ""
         self.elsewhere: dict[str, str] = {}
+        self.codes = False
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if self.closes:
@@ -46,7 +47,10 @@ class Server:
             if self.page:
                 return web.Response(text=self.page, content_type="text/html")
             found = self.answers.get(request.path)
-            return web.json_response(found) if found is not None else web.Response(status=404)
+            answer = web.json_response(found) if found is not None else web.Response(status=404, text="no")
+            if self.codes:
+                answer.enable_compression(web.ContentCoding.gzip)
+            return answer
         if request.path == "/v2/repository/index":
             return web.Response(status=404)
         self.posted.append(request.path)
@@ -172,6 +176,12 @@ async def test_a_server_that_says_nothing_is_given_up_after_a_few_questions(serv
     assert told.out == ""
     assert "did not answer in time" in told.err
     assert server.asked <= 3
+
+
+async def test_a_server_that_codes_all_it_says_has_said_nothing_of_itself(server: Server, capsys) -> None:
+    server.answers, server.codes = {"/v1/models": MODELS}, True
+    assert await doctor(server, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["server"] == ""
 
 
 async def test_an_answer_that_sends_elsewhere_is_no_answer(server: Server, capsys) -> None:

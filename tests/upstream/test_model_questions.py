@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +14,7 @@ from aiohttp import web
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import models
 from carpool_sidecar.upstream import model_questions
+from tests.upstream.wire import Peer, Wire, http
 
 NAME = models.ModelName("m%2Fx", "3")
 METADATA = {"inputs": [{"name": "a", "datatype": "FP32", "shape": [-1]}], "outputs": []}
@@ -167,3 +169,80 @@ async def test_models_are_unknown_while_the_predictor_fails(predictor: Predictor
     predictor.answers = {"/v2/repository/index": 500}
     with pytest.raises(errors.UpstreamStatus):
         await questions.models()
+
+
+# --- by a predictor that ends connections, or answers oddly --------------------------------------------------------
+
+METADATA_ANSWER = http(json.dumps(METADATA).encode())
+CONFIG_ANSWER = http(b'{"max_batch_size":4}')
+NOT_FOUND = b"404 Not Found"
+
+
+@pytest.fixture
+async def asking(wire: Wire) -> AsyncIterator[Questions]:
+    made = Questions(f"http://127.0.0.1:{wire.port}")
+    yield made
+    await made.close()
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_a_question_whose_kept_connection_was_just_ended_is_asked_once_more(
+    wire: Wire, asking: Questions, end: str
+) -> None:
+    def end_the_second(peer: Peer) -> None:
+        if peer in wire.requests:
+            getattr(peer.transport, end)()
+
+    wire.on_head = end_the_second
+    wire.answers = [METADATA_ANSWER, None, CONFIG_ANSWER]
+    assert (await asking.model_info(NAME)).max_batch_size == 4
+    assert len(wire.peers) == 2
+
+
+@pytest.mark.parametrize(("question", "tries"), [("model_ready", 2), ("models", 1)])
+async def test_a_question_is_asked_no_more_than_twice_and_a_post_once(
+    wire: Wire, asking: Questions, question: str, tries: int
+) -> None:
+    wire.on_head = lambda peer: peer.transport.close()
+    with pytest.raises(errors.UpstreamClosed):
+        await (asking.models() if question == "models" else asking.model_ready(NAME))
+    assert len(wire.peers) == tries
+
+
+@pytest.mark.looptime
+async def test_asking_once_more_does_not_prolong_a_question(wire: Wire, asking: Questions, looptime: float) -> None:
+    wire.answers = [None, None]
+    asked = asyncio.ensure_future(asking.model_ready(NAME))
+    await wire.received(1)
+    await asyncio.sleep(model_questions.TIMEOUT - 1)
+    wire.peers[0].transport.close()
+    with pytest.raises(errors.UpstreamTimeout):
+        await asked
+    assert looptime == pytest.approx(model_questions.TIMEOUT, abs=0.1)
+
+
+async def test_heads_that_end_in_a_bare_line_feed_are_read(wire: Wire, asking: Questions) -> None:
+    wire.answers = [METADATA_ANSWER.replace(b"\r\n", b"\n"), CONFIG_ANSWER.replace(b"\r\n", b"\n")]
+    assert (await asking.model_info(NAME)).max_batch_size == 4
+
+
+async def test_of_a_refusal_the_status_counts_however_its_body_is_coded(wire: Wire, asking: Questions) -> None:
+    refusal = http(gzip.compress(b"no"), NOT_FOUND, b"Content-Encoding: gzip\r\n")
+    wire.answers = [METADATA_ANSWER, refusal]
+    assert (await asking.model_info(NAME)).max_batch_size is None
+
+
+async def test_an_answer_that_was_coded_unasked_is_broken(wire: Wire, asking: Questions) -> None:
+    wire.answers = [http(gzip.compress(b"{}"), headers=b"Content-Encoding: gzip\r\n")]
+    with pytest.raises(errors.UpstreamBroken):
+        await asking.model_info(NAME)
+
+
+async def test_a_bug_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    bugs: list[None] = []
+    asking = Questions(f"http://{'x' * 64}:1", on_bug=lambda: bugs.append(None))  # no name that can be looked up
+    with pytest.raises(errors.UpstreamBroken):
+        await asking.model_ready(NAME)
+    await asking.close()
+    assert bugs == [None]

@@ -144,7 +144,7 @@ async def _ask(base: yarl.URL, headers: Sequence[tuple[str, str]], timeout: floa
     tell = arguments.patiently()
     own = {name.lower() for name, _ in headers}
     sent = (*(usual for usual in _HEADERS if usual[0].lower() not in own), *headers)
-    client = predictor.HttpPredictor(str(base), timeout, model_questions.MOST_BYTES)
+    client = predictor.HttpPredictor(str(base), timeout, model_questions.MOST_BYTES, is_lenient=True)
     try:
         for path in identity.QUESTIONS:
             tell(f"GET {path} …")

@@ -406,7 +406,7 @@ class Upstreams:
         self._registries: list[model_registry.ModelRegistry] = []
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
         self.streams = predictor.Pool(base, chosen.connect_timeout, connection.LenientReader, on_bug)
-        self.questions = model_questions.HttpQuestions(base)
+        self.questions = model_questions.HttpQuestions(base, on_bug=on_bug)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
         infer = self._registry(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))

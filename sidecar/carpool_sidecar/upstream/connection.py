@@ -25,13 +25,6 @@ from carpool_sidecar.batching import calls
 
 _MOST_FIELDS: Final = 1000
 
-IDLE_SECONDS: Final = 4.0
-"""So long a connection is kept that nobody uses.
-
-uvicorn, and so most model servers, closes idle ones after 5 s. Letting go of them first avoids sending a request, which
-may not be repeatable, into a connection that is just being closed.
-"""
-
 NOT_REUSED: Final[frozenset[int]] = frozenset({204, 304, 500})
 """Statuses of answers after which a connection takes no other request.
 

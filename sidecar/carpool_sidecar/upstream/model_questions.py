@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -147,12 +147,14 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes | str, what: str) ->
 class HttpQuestions:
     """Questions to the predictor at `base`, its scheme, host and port; none takes longer than `timeout` seconds.
 
+    `on_bug` is called when one fails by a bug, which is in the log.
+
     All raise `errors.UpstreamError` if the predictor cannot be reached, refuses (`errors.UpstreamStatus`) or does not
     follow the protocol, and `errors.BadRequest` for a name that no URL can have.
     """
 
-    def __init__(self, base: str, timeout: float = TIMEOUT) -> None:
-        self._client = predictor.HttpPredictor(base, timeout, MOST_BYTES)
+    def __init__(self, base: str, timeout: float = TIMEOUT, on_bug: Callable[[], None] = lambda: None) -> None:
+        self._client = predictor.HttpPredictor(base, timeout, MOST_BYTES, on_bug, is_lenient=True)
         self._timeout = timeout
 
     async def model_info(self, name: models.ModelName) -> models.ModelInfo:

@@ -48,6 +48,9 @@ uvicorn, and so most model servers, closes idle ones after 5 s. Letting go of th
 may not be repeatable, into a connection that is just being closed.
 """
 
+# What may be sent once more if its connection ends before an answer (RFC 9110, 9.2.2).
+_IDEMPOTENT: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+
 # Large enough that a system call is little beside the copy it makes, small enough to stay in a core's cache.
 _SCRATCH: Final = 256 * 1024
 
@@ -60,6 +63,11 @@ Outcome = interface.UpstreamResponse | errors.UpstreamError
 """What becomes of a request: an answer with status 2xx, or why there is none."""
 
 Reply = Callable[[Outcome], None]
+
+
+def may_ask_again(method: str, error: errors.UpstreamError) -> bool:
+    """Whether a request without a body that failed so may be sent once more: a kept connection may have just ended."""
+    return method in _IDEMPOTENT and isinstance(error, errors.UpstreamClosed)
 
 
 class Opening:
@@ -275,7 +283,7 @@ class Post:
                 error = errors.UpstreamBroken(f"the predictor's answer has the status {head.status}")
             elif head.length is not None and head.length > self._client.most:
                 error = self._too_large()
-            elif b"content-encoding" in head.headers and not _is_plain(head):
+            elif b"content-encoding" in head.headers and not self._client.is_lenient and not _is_plain(head):
                 error = errors.UpstreamBroken("the predictor's answer has a content-encoding that was not asked for")
         self._size += len(part.body)
         if error is None and self._size > self._client.most:
@@ -329,7 +337,8 @@ class HttpPredictor:
 
     `base` is the predictor's scheme (`http`), host and port, `connect_timeout` is in seconds. An answer of more than
     `max_answer_bytes`, which are the `most`, is broken off. `on_bug` is called when a call fails by a bug, which is in
-    the log. `out` are the requests that have no answer yet.
+    the log. If it `is_lenient`, answers are read as `connection.LenientReader` does, and are left in whatever coding
+    they came. `out` are the requests that have no answer yet.
     """
 
     # State: the requests that are out, and the timer for their deadlines; the connections.
@@ -339,10 +348,13 @@ class HttpPredictor:
         connect_timeout: float,
         max_answer_bytes: int = _NO_LIMIT,
         on_bug: Callable[[], None] = lambda: None,
+        is_lenient: bool = False,
     ) -> None:
-        self._pool = Pool(base, connect_timeout, connection.AnswerReader, on_bug)
+        reader = connection.LenientReader if is_lenient else connection.AnswerReader
+        self._pool = Pool(base, connect_timeout, reader, on_bug)
         self.most = max_answer_bytes
         self.on_bug = on_bug
+        self.is_lenient = is_lenient
         self.out: set[Post] = set()
         self._deadlines = deadline_timer.DeadlineTimer(self._expire)
 
@@ -382,11 +394,22 @@ class HttpPredictor:
     async def ask(
         self, method: str, target: str, headers: calls.Headers, timeout: float, body: bytes = b""
     ) -> interface.UpstreamResponse:
-        """Send a request of any method, with no other headers but those of a body, which is JSON; else as `predict`."""
+        """Send a request of any method, with no other headers but those of a body, which is JSON; else as `predict`.
+
+        It is sent once more if it `may_ask_again`.
+        """
         head = _written(method, self._pool.host, target, [], headers)
         if body:
             head += b"\r\nContent-Type: application/json\r\nContent-Length: %d" % len(body)
-        return await self.predict(target, (), [body], timeout, head + b"\r\n\r\n")
+        head += b"\r\n\r\n"
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        try:
+            return await self.predict(target, (), [body], timeout, head)
+        except errors.UpstreamClosed as error:
+            if body or not may_ask_again(method, error):
+                raise
+        return await self.predict(target, (), [body], deadline - clock(), head)
 
     async def predict(
         self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float, head: bytes = b""

@@ -35,9 +35,7 @@ _LINGER_SECONDS: Final = 5.0  # for a closed side of a tunnel
 # Seconds in which a predictor may take what waits for it until there is room for more: that it takes some is not seen.
 _LONGEST_STEP: Final = unread.LARGEST_STEP / unread.SLOWEST_STEPS
 
-# What may be sent once more if its connection ends before an answer (RFC 9110, 9.2.2).
-_IDEMPOTENT: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-# Of others the length is told, though it may be 0 (RFC 9110, 8.6).
+# Of methods other than these the length is told, though it may be 0 (RFC 9110, 8.6).
 _WITHOUT_BODY: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 # A server that does not expect a body may leave it unread, and take it for the next request.
 _WITHOUT_BODY_MOSTLY: Final[frozenset[str]] = _WITHOUT_BODY | {"DELETE"}
@@ -359,10 +357,9 @@ class Relay:
             self._refuse(errors.CarpoolError())
 
     def _may_ask_again(self, error: errors.UpstreamError) -> bool:
-        asked = self._exchange
-        is_bare = asked.head.length == 0 and self._known is None
-        is_closed = isinstance(error, errors.UpstreamClosed)
-        return is_closed and is_bare and asked.head.method in _IDEMPOTENT and not self._is_again
+        head = self._exchange.head
+        is_bare = head.length == 0 and self._known is None
+        return is_bare and not self._is_again and predictor.may_ask_again(head.method, error)
 
     def _reset(self) -> None:
         """Cut the caller off; one of HTTP/1.0 would take a plain close for the end."""
