@@ -29,8 +29,9 @@ async def echo(reader: Reader, writer: Writer) -> None:
     writer.write(b"bye")
 
 
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
 async def test_the_heads_pass_with_their_upgrade_and_then_bytes(
-    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, method: bytes
 ) -> None:
     heads: list[bytes] = []
 
@@ -42,7 +43,7 @@ async def test_the_heads_pass_with_their_upgrade_and_then_bytes(
 
     _, port = await proxy_front(await proxy_predictor(predictor))
     reader, writer = await proxy_connect(port)
-    writer.write(UPGRADE)
+    writer.write(UPGRADE.replace(b"GET", method))
     answer = await reader.readuntil(b"\r\n\r\n")
     writer.write(b"\0GET")
     assert await reader.read() == b"\xffHTTP"

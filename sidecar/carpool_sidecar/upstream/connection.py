@@ -238,7 +238,7 @@ class AnswerReader:
         if status == SWITCHING and not parser.should_upgrade():
             raise errors.UpstreamBroken("the predictor switched protocols without saying to which")
         self._head = self._untold = head
-        self.state = _COMPLETE if self.is_head else _BODY
+        self.state = _COMPLETE if self.is_head and status != SWITCHING else _BODY
         is_faulty = bool(codings) and parser.get_http_version() == "1.0"  # RFC 9112, 6.1
         if is_faulty or status in NOT_REUSED or not parser.should_keep_alive():
             self.is_spent = True
