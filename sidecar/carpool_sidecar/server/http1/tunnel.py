@@ -107,3 +107,5 @@ class Tunnel:
                 asyncio.get_running_loop().call_later(self._linger, side.transport.abort)
         if all(side.state is State.GONE for side in self._sides):
             self._tunnels.discard(self)
+            for side in self._sides:  # else they would keep each other
+                del side.other, side._tunnel
