@@ -126,6 +126,12 @@ class UpstreamTimeout(UpstreamError):
     message = "the predictor did not answer in time"
 
 
+class LateConnect(UpstreamTimeout):
+    """The same, and there was no connection to it yet."""
+
+    is_overload = True
+
+
 _HARMLESS = frozenset({"retry-after", "retry-after-ms", "location", "allow"})
 """Headers of a refusal that say what to do and quote no body."""
 

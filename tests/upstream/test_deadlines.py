@@ -60,8 +60,10 @@ async def test_a_trickle_of_bytes_does_not_prolong_an_answer(wire, predictor, lo
     assert 5.0 <= looptime <= 5.01
 
 
-@pytest.mark.parametrize(("connect_timeout", "timeout"), [(0.5, 5.0), (5.0, 0.5)])
-async def test_a_connect_that_takes_too_long_is_unreachable(looptime, connect_timeout, timeout):
+@pytest.mark.parametrize(("connect_timeout", "timeout", "status"), [(0.5, 5.0, 502), (0.5, 0.5, 502), (5.0, 0.5, 504)])
+async def test_a_connect_that_takes_too_long_is_unreachable_and_one_that_callers_cannot_wait_for_late(
+    looptime, connect_timeout, timeout, status
+):
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)
     port = listener.getsockname()[1]
     fillers = [socket.socket() for _ in range(4)]
@@ -69,8 +71,10 @@ async def test_a_connect_that_takes_too_long_is_unreachable(looptime, connect_ti
         filler.setblocking(False)
         filler.connect_ex(("127.0.0.1", port))
     client = predictors.HttpPredictor(f"http://127.0.0.1:{port}", connect_timeout)
-    with pytest.raises(errors.UpstreamUnreachable, match="connecting timed out"):
+    with pytest.raises(errors.UpstreamError, match="connecting timed out") as caught:
         await ask(client, timeout=timeout)
+    assert errors.status_of(caught.value) == status
+    assert caught.value.is_overload
     assert 0.5 <= looptime <= 0.51
     asked = asyncio.ensure_future(ask(client))
     await asyncio.sleep(0)

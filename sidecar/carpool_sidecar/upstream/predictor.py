@@ -133,9 +133,11 @@ class Pool:
         failed: Callable[[errors.UpstreamError], None],
         longest: float = math.inf,
     ) -> Opening:
-        """Make a connection, within `longest` seconds; one of both is called later, unless that is cancelled."""
-        seconds = min(self._connect_timeout, longest)
-        work = self._open(then, failed, seconds)
+        """Make a connection, within `longest` seconds; one of both is called later, unless that is cancelled.
+
+        If connecting might take longer, but for `longest`, that is `errors.LateConnect`.
+        """
+        work = self._open(then, failed, longest)
         task = asyncio.get_running_loop().create_task(work, name="connect to the predictor")
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -159,13 +161,15 @@ class Pool:
         self,
         then: Callable[[connection.Connection], None],
         failed: Callable[[errors.UpstreamError], None],
-        seconds: float,
+        longest: float,
     ) -> None:
+        is_own = self._connect_timeout <= longest
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._connect_timeout if is_own else longest):
                 opened = await self._connect()
         except TimeoutError:
-            failed(errors.UpstreamUnreachable("the predictor cannot be reached: connecting timed out"))
+            words = "the predictor cannot be reached: connecting timed out"
+            failed(errors.UpstreamUnreachable(words) if is_own else errors.LateConnect(words))
         except errors.UpstreamError as error:
             failed(errors.bare(error))
         except Exception:
