@@ -1,8 +1,8 @@
 """What a call returns: a `concurrent.futures.Future` that can also be awaited, in any event loop.
 
 There are as many of them as there are items, so all that most of them never need is made when it is asked for: a task
-that awaits one has a `Waiter`, a thread a lock, and what the base class keeps for `concurrent.futures.wait` is made at
-its first look.
+that awaits one waits for a future of its own loop, a thread for a lock, and what the base class keeps for
+`concurrent.futures.wait` is made at its first look.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import contextvars
 import logging
 import math
 import os
@@ -71,72 +70,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Waiter:
-    """What a task awaits in place of a future of its loop: those of a batch are woken together, by one callback.
-
-    It is to a task what `asyncio.isfuture` calls a future-like object.
-    """
-
-    __slots__ = ("_asyncio_future_blocking", "_context", "_error", "_wakeup", "loop")
-    # Set by the task, before its loop goes on.
-    _context: contextvars.Context
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._asyncio_future_blocking = True  # the task looks whether it was awaited, and not yielded by mistake
-        self._wakeup: Callable[[Waiter], object] | None = None
-        self._error: BaseException | None = None
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The task's loop."""
-        return self.loop
-
-    def add_done_callback(self, wakeup: Callable[[Waiter], object], *, context: contextvars.Context) -> None:
-        """What wakes the task, which calls this."""
-        self._wakeup, self._context = wakeup, context
-
-    def result(self) -> None:
-        """What the task goes on with. Raises what it is to raise."""
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # else its traceback keeps it
-
-    def done(self) -> bool:
-        """Whether the task was woken."""
-        return self._wakeup is None
-
-    def cancel(self, msg: object = None) -> bool:
-        """The task is cancelled: wake it. False: it makes the exception, as there is none here."""
-        self.loop.call_soon(_wake, self.loop, iter([self]))
-        return False
-
-    def fail(self, error: BaseException) -> None:
-        """Have the task raise this where it waits."""
-        self._error = error
-        self.cancel()
-
-    def wake(self) -> None:
-        """Let the task go on, if it still waits. As any callback of a loop, it may raise SystemExit."""
-        wakeup, self._wakeup = self._wakeup, None
-        if wakeup is not None:
-            try:
-                self._context.run(wakeup, self)
-            finally:
-                del wakeup  # what the task raises leads here
-
-
-def _wake(loop: asyncio.AbstractEventLoop, waiters: Iterator[Waiter]) -> None:
-    try:
-        for waiter in waiters:
-            waiter.wake()
-    except BaseException:  # the loop ends with it, and may be run again
-        loop.call_soon(_wake, loop, waiters)
-        raise
-
-
 class _Sleeper:
     """A thread that waits: for its lock, which whoever has the result lets go, or the thread before it in a `queue`.
 
@@ -144,13 +77,25 @@ class _Sleeper:
     raise an exception at any moment.
     """
 
-    __slots__ = ("lock", "may_queue", "queue")
+    __slots__ = ("has_left", "lock", "may_queue", "queues")
 
     def __init__(self) -> None:
         self.lock: Any = threading.Lock()
         self.lock.acquire()
         self.may_queue = type(self.lock) is _Lock and threading.get_ident() != threading.main_thread().ident
-        self.queue: _WakingQueue | None = None
+        self.queues: list[_WakingQueue] = []
+        self.has_left = False
+
+    def wake(self) -> None:
+        """Let it go on. It may be told more than once."""
+        with contextlib.suppress(RuntimeError):
+            self.lock.release()
+
+    def leave(self) -> None:
+        """It has stopped waiting, for whatever reason: the next one's turn."""
+        self.has_left = True  # before the look: who puts it in a queue looks in the other order, so that one sees it
+        for queue in self.queues:
+            queue.wake_next()
 
 
 class _WakingQueue:
@@ -158,18 +103,18 @@ class _WakingQueue:
 
     If all were woken at once, nearly all would go to sleep again until they have the interpreter's lock. But where
     others compute in Python and hold that, so that whoever is woken is late, several queue for it at once. Each calls
-    `wake_next` as it stops waiting, for whatever reason, so that all have their turn.
+    `wake_next` as it stops waiting, so that all have their turn; those that have left before count for nothing.
     """
 
     # Whether the first thread that was woken was late, the last time.
     are_late = False
 
     def __init__(self, sleepers: Sequence[_Sleeper]) -> None:
-        self._locks = deque([sleeper.lock for sleeper in sleepers])
+        self._sleepers = deque(sleepers)
         self._is_first = True
         self._woken_at = time.monotonic()
         for sleeper in sleepers:
-            sleeper.queue = self
+            sleeper.queues.append(self)
         self._wake(_IF_LATE if self.are_late else 1)
 
     def wake_next(self) -> None:
@@ -184,8 +129,10 @@ class _WakingQueue:
 
     def _wake(self, count: int) -> None:
         with contextlib.suppress(IndexError):  # there is none, or another thread took it
-            for _ in range(count):
-                self._locks.popleft().release()
+            while count:
+                sleeper = self._sleepers.popleft()
+                sleeper.wake()
+                count -= not sleeper.has_left
 
 
 class Future(concurrent.futures.Future[R]):
@@ -198,7 +145,7 @@ class Future(concurrent.futures.Future[R]):
     """
 
     # What most futures never change is the class's. `source` is there for as long as it is pending. In `_waiting` are
-    # locks of threads, waiters of tasks, and callbacks.
+    # threads and futures of loops, which stay until they have gone on, and callbacks, which stay until they are called.
     _status = PENDING
     _value: Any = None
     _error: BaseException | None = None
@@ -263,27 +210,28 @@ class Future(concurrent.futures.Future[R]):
         if self._status is PENDING:
             # Most who wait belong to no batch, and need not be noted.
             wait = None if _batch_here(None) is None else self._begin_to_wait(waiting.running_task())
-            waiter = Waiter(_running_loop() or asyncio.get_running_loop())
+            waiter = (_running_loop() or asyncio.get_running_loop()).create_future()
             self._waiting.append(waiter)
             if wait is not None:
-                wait.watch(waiter.done, waiter.fail)
-            if self._status is not PENDING:  # since it was looked at
-                _tell([self])
+                wait.watch(waiter.done, waiter.set_exception)
             try:
-                yield waiter
+                if self._status is PENDING:  # else since it was looked at
+                    yield from waiter
             except BaseException:  # the task was cancelled, or its coroutine closed
                 self._leave(waiter)
                 raise
+            else:
+                self._discard(waiter)
             finally:
                 if wait is not None:
                     wait.end()
-        if self._status is CANCELLED:
-            raise asyncio.CancelledError
         if self._error is not None:
             try:
                 raise self._as_it_came(self._error)
             finally:
                 del self
+        if self._status is not FINISHED:
+            raise asyncio.CancelledError
         return self._value  # type: ignore[no-any-return]
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
@@ -365,15 +313,13 @@ class Future(concurrent.futures.Future[R]):
         wait = None if current.variable.get(None) is None else self._begin_to_wait(waiting.running_thread())
         waiter = _Sleeper()
         lock = waiter.lock
-        self._add_waiter(waiter)
+        self._waiting.append(waiter)
         end = math.inf if timeout is None else time.monotonic() + timeout
         looks = waiting.may_be_behind() if wait is None else wait.may_be_circle
         look = _FIRST_LOOK if looks or type(lock) is not _Lock else threading.TIMEOUT_MAX
-        is_woken = False
         try:
-            while True:
-                is_woken = lock.acquire(timeout=max(0.0, min(end - time.monotonic(), look)))
-                if is_woken or self._status is not PENDING:
+            while self._status is PENDING:
+                if lock.acquire(timeout=max(0.0, min(end - time.monotonic(), look))) or self._status is not PENDING:
                     break
                 if time.monotonic() >= end:
                     raise TimeoutError
@@ -386,10 +332,8 @@ class Future(concurrent.futures.Future[R]):
                     elif (batch := waiting.batch_behind(self)) is not None:
                         wait = waiting.begin(self, batch)
         finally:
-            if not is_woken and not self._discard(waiter) and waiter.may_queue:
-                lock.acquire(timeout=_FIRST_LOOK)  # it is in a queue, or will be in a moment
-            if waiter.queue is not None:
-                waiter.queue.wake_next()
+            self._discard(waiter)
+            waiter.leave()
             if wait is not None:
                 wait.end()
 
@@ -441,11 +385,12 @@ class Future(concurrent.futures.Future[R]):
             self.cancel()
 
     def _discard(self, waiter: Any) -> bool:
-        """Do not tell it; False if it is told, or was."""
-        with contextlib.suppress(ValueError):
+        """Do not tell it; False if it is not there any more."""
+        try:
             self._waiting.remove(waiter)
-            return True
-        return False
+        except ValueError:
+            return False
+        return True
 
     def _withdraw(self, status: str, error: BaseException | None) -> None:
         """It is of no use to anybody any more."""
@@ -500,12 +445,15 @@ class _OnLoop:
 def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
     """Settle futures with results or exceptions, and tell who waits for them. Those that are done stay as they are.
 
-    All of them have their outcomes before the first callback runs. Returns how many were settled.
+    All of them have their outcomes before the first callback runs. Returns how many were settled. After an interrupt it
+    may be called again: who was not told is told then.
     """
-    settled: list[Future[Any]] = []
+    count = 0
+    told: list[Future[Any]] = []
     try:
         with _transitions:
             for future, result, error in outcomes:
+                told.append(future)
                 if future._status is not PENDING:
                     continue
                 future._value = result
@@ -516,49 +464,62 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
                         future._untold = _Untold(error, future.source)
                 future._status = status
                 future.source = None
-                settled.append(future)
+                count += 1
     finally:  # also after an interrupt
-        _tell(settled)
-    return len(settled)
+        try:
+            _tell(told)
+        except BaseException:  # in the midst of it; telling again does no harm
+            _tell(told)
+            raise
+    return count
 
 
-def _tell(settled: Iterable[Future[Any]]) -> None:
-    """Wake threads and tasks that wait for these, those of a loop by one call of it; then call the callbacks."""
+def _tell(those: Iterable[Future[Any]]) -> None:
+    """Wake threads and tasks that wait for those that are done, tasks of a loop by one call; then call the callbacks.
+
+    Each callback is called once, however often and wherever this is done; who is woken twice does not mind.
+    """
     threads: list[_Sleeper] = []
-    tasks: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
+    tasks: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     callbacks: list[tuple[Callable[[Future[Any]], object], Future[Any]]] = []
-    for future in settled:
+    for future in those:
+        if future._status is PENDING:
+            continue
         if future._is_mirrored:
             future._mirror()
-        waiting = future._waiting
-        while waiting:
-            try:
-                waiter = waiting.pop(0)
-            except IndexError:  # another thread took it
-                break
-            if type(waiter) is Waiter:
-                tasks.setdefault(waiter.loop, []).append(waiter)
-            elif type(waiter) is not _Sleeper:
-                callbacks.append((waiter, future))
-            elif waiter.may_queue:
-                threads.append(waiter)
+        for waiter in list(future._waiting):
+            if type(waiter) is _Sleeper:
+                threads.append(waiter) if waiter.may_queue else waiter.wake()
+            elif asyncio.isfuture(waiter):
+                tasks.setdefault(waiter.get_loop(), []).append(waiter)
             else:
-                waiter.lock.release()
+                callbacks.append((waiter, future))
     if threads:
         _WakingQueue(threads)
     for loop, waiters in tasks.items():
         if loop is current.loop():
-            loop.call_soon(_wake, loop, iter(waiters))
+            _wake(loop, waiters)
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
-                loop.call_soon_threadsafe(_wake, loop, iter(waiters))
+                loop.call_soon_threadsafe(_wake, loop, waiters)
     interrupt: KeyboardInterrupt | None = None
     for callback, future in callbacks:
         try:
-            callback(future)
+            if future._discard(callback):
+                callback(future)
         except KeyboardInterrupt as error:
             interrupt = error  # once everybody was told
         except BaseException:
             log.exception("a callback of a future raised an exception")
     if interrupt is not None:
         raise interrupt
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiters: Iterable[asyncio.Future[None]]) -> None:
+    try:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+    except BaseException:  # the loop ends with it, and may be run again
+        loop.call_soon(_wake, loop, waiters)
+        raise

@@ -200,3 +200,45 @@ say(sorted(each if isinstance(each, int) else each.result(5) for each in late))
 """
     )
     assert said == ["1", "[3, 4, 42, 42, 42]"]
+
+
+def test_an_interrupt_while_results_are_handed_over_leaves_nobody_waiting() -> None:
+    said = run_program(
+        INTRUDER
+        + """
+from concurrent.futures import ThreadPoolExecutor
+from carpool.functions import futures
+
+loop = asyncio.new_event_loop()
+
+async def awaited(future):
+    return await future
+
+def interrupt():
+    raise KeyboardInterrupt
+
+for place in range(1, 4000):
+    here = [futures.Future() for _ in range(4)]
+    tasks = [loop.create_task(awaited(future)) for future in here[:2]]
+    loop.run_until_complete(asyncio.sleep(0))
+    pool = ThreadPoolExecutor(2)
+    threads = [pool.submit(future.result, 5) for future in here[2:]]
+    while not all(future._waiting for future in here):
+        time.sleep(0.0001)
+    intruder = Intruder(place, interrupt)
+    try:
+        with intruder:
+            futures.settle([(future, 1, None) for future in here])
+    except KeyboardInterrupt:
+        futures.settle([(future, 1, None) for future in here])  # as a batcher does
+    begin = time.monotonic()
+    answers = [thread.result() for thread in threads] + loop.run_until_complete(asyncio.gather(*tasks))
+    if answers != [1] * 4 or time.monotonic() - begin > 2:
+        say("lost", place, answers)
+    pool.shutdown()
+    if intruder.left > 0:
+        break
+say("all places", place > 20)
+"""
+    )
+    assert said == ["all places True"]

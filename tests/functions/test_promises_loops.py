@@ -232,6 +232,22 @@ async def test_a_future_that_another_loop_awaits_first_is_awaited_where_it_was_m
 
 @every_way
 @pytest.mark.both_loops
+async def test_a_task_that_is_cancelled_and_uncancelled_has_no_result_that_is_not_there(way: Way) -> None:
+    function = way.batched(double, max_batch_size=8, max_latency=PATIENCE)
+
+    async def ask() -> Any:
+        return await function(1)
+
+    task = asyncio.ensure_future(ask())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    task.uncancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@every_way
+@pytest.mark.both_loops
 async def test_who_awaits_a_future_again_has_the_same_result(way: Way) -> None:
     function = way.batched(lambda items: [[item] for item in items])
     future = await way.run(lambda: function(1))
@@ -597,6 +613,15 @@ def test_several_threads_are_woken_at_once_where_the_first_one_is_late(monkeypat
     sleepers.queue.wake_next()
     assert sleepers.woken == 9
     assert Sleepers(12).woken == 1, "until one of them is in time"
+
+
+def test_a_thread_that_left_before_it_was_put_in_the_queue_keeps_nobody_asleep() -> None:
+    sleepers = [futures._Sleeper() for _ in range(3)]
+    sleepers[0].leave()
+    futures._WakingQueue(sleepers)
+    assert not sleepers[1].lock.locked()
+    sleepers[1].leave()
+    assert not sleepers[2].lock.locked()
 
 
 @pytest.mark.parametrize("way", [WAYS[0]], ids=lambda way: way.kind)
