@@ -111,6 +111,8 @@ GRACE = 1.0
 
 # Seconds of a timer that is not meant to come.
 _LONG = 24 * 3600.0
+# Seconds after a deadline by which a thread that handed out results when it was set has looked, or runs callbacks.
+_HANDED_OUT = 0.02
 
 _WAKE_UP = object()
 _STOP = object()
@@ -142,11 +144,12 @@ class Threads(Host):
     """Runs batches in daemon threads of its own, which start with the first batch or deadline, and sleep when idle.
 
     An idle thread keeps the deadline: it would run the batch that is due then. While all are busy the process's timer
-    thread does.
+    thread does. One that hands out results is busy, as it may run callbacks, which may take long.
     """
 
     # Mutable state, changed while nothing else happens to the batcher: _begun, batches that are not done yet, _threads,
-    # due_at, _most. By the threads: _inbox, and _running, what each works on. By callers: _soon, what is to be called.
+    # due_at, _most. By the threads: _inbox, _running, what each works on, and _handing, those that may run callbacks.
+    # By callers: _soon, what is to be called.
     due_at = math.inf
 
     def __init__(self, name: str, run: Run, post: Post, poll: Callable[[], None]) -> None:
@@ -159,6 +162,7 @@ class Threads(Host):
         self._threads: list[threading.Thread] = []
         self._running: dict[threading.Thread, _Begun | None] = {}
         self._begun: set[_Begun] = set()
+        self._handing: set[int] = set()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._timed_at = math.inf  # when the timer thread will look
         self._soon: Callable[[], None] = _nothing_soon
@@ -182,10 +186,11 @@ class Threads(Host):
         self.due_at = when
         if not self._threads:
             self._start_thread()  # which reads when to wake up
-        elif len(self._begun) < len(self._threads):
+        elif self._has_idle():
             self._inbox.put(_WAKE_UP)
         else:
-            self._time(when)
+            # A thread that asks this itself is likely to be idle by then, and keeps the deadline.
+            self._time(when + _HANDED_OUT if threading.get_ident() in self._handing else when)
 
     def stop(self) -> None:
         self.due_at = math.inf
@@ -193,10 +198,10 @@ class Threads(Host):
     def call_soon(self, function: Callable[[], None]) -> bool:
         """In an idle thread, which would begin the batch: until it has the interpreter's lock, others may call."""
         self._soon = function  # before the look: should all threads end now, the last one calls it
-        if len(self._begun) >= len(self._threads):
+        if not self._has_idle():
             return False
         self._inbox.put(function)
-        return True
+        return self._has_idle()  # still, or the caller does it as well
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         timer_thread.shared.call_at(when, function)
@@ -218,6 +223,9 @@ class Threads(Host):
                 return thread.ident
         return None
 
+    def _has_idle(self) -> bool:
+        return len(self._begun) + len(self._handing) < len(self._threads)
+
     # --- its threads -------------------------------------------------------------------------------------------
 
     def _start_thread(self) -> None:
@@ -234,7 +242,7 @@ class Threads(Host):
             while (begun := self._next()) is not None:
                 self._running[thread] = begun
                 outcome = self._run(begun[0])
-                self._post(self._finish, begun, outcome)
+                self._hand(self._post, self._finish, begun, outcome)
                 self._running[thread] = begun = outcome = None  # type: ignore[assignment] # an idle thread keeps nothing
         except BaseException as raised:  # into the thread, from outside
             error = raised
@@ -250,14 +258,23 @@ class Threads(Host):
             try:
                 found = self._inbox.get(timeout=timeout)
             except queue.Empty:
-                self._look()
+                self._hand(self._look)
                 continue
             if found is _STOP:
                 return None
             if type(found) is tuple:
                 return found
             if found is not _WAKE_UP:
-                found()
+                self._hand(found)
+
+    def _hand(self, function: Callable[..., None], *args: Any) -> None:
+        """Call what may end in callbacks."""
+        ident = threading.get_ident()
+        self._handing.add(ident)
+        try:
+            function(*args)
+        finally:
+            self._handing.discard(ident)
 
     def _time(self, when: float) -> None:
         """Have the timer thread look at `when`; what it was told before cannot be taken back."""
@@ -276,7 +293,7 @@ class Threads(Host):
         if self.due_at <= time.monotonic():
             self.due_at = math.inf
             self._poll()
-        elif self.due_at < math.inf and len(self._begun) >= len(self._threads):
+        elif self.due_at < math.inf and not self._has_idle():
             self._time(self.due_at)
 
     def _finish(self, begun: _Begun, outcome: driver.Outcome) -> None:

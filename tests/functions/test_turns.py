@@ -378,3 +378,28 @@ async def test_a_task_of_another_loop_awaits_a_call_of_this_one() -> None:
 
     assert await asyncio.to_thread(asyncio.run, elsewhere()) == 1
     assert await future == 1
+
+
+@pytest.mark.parametrize("limit", ["timeout", "max_queue"])
+def test_limits_hold_while_the_thread_of_a_function_runs_a_callback(limit: str) -> None:
+    may_return, is_called, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    @carpool.batched(max_batch_size=1, max_queue=1 if limit == "max_queue" else None)
+    def function(items: list[int]) -> list[int]:
+        may_return.wait(PATIENCE)
+        return items
+
+    def callback(_: Any) -> None:
+        is_called.set()
+        may_end.wait(PATIENCE)
+
+    function(1).add_done_callback(callback)
+    may_return.set()
+    try:
+        assert is_called.wait(PATIENCE)
+        limited = function.using(timeout=0.1) if limit == "timeout" else function
+        those = [limited(item) for item in range(4)]
+        with pytest.raises(carpool.CarpoolError):
+            those[-1].result(PATIENCE / 2)
+    finally:
+        may_end.set()
