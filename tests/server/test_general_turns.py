@@ -115,7 +115,7 @@ async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_c
     await until(lambda: bench.site.limits.memory.held > 40_000)
     await client.close()
     await until(lambda: bench.site.limits.memory.held == 0)
-    await bench.site.outcomes.get()
+    assert isinstance(await bench.site.outcomes.get(), asyncio.CancelledError)
 
 
 async def test_a_body_in_large_chunks_comes_whole_between_small_ones(bench: Bench) -> None:
