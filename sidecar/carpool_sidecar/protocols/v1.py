@@ -232,7 +232,7 @@ def parse_answer(
         is_short = stop - start < json_rows.WORTH_A_LOOK
         try:
             rows = json_rows.LIST.decode(body[start:stop]) if is_short else json_rows.find(memoryview(body)[start:stop])
-            return interface.BatchPredictions(name, rows)
+            return interface.BatchPredictions(name, list(rows))  # of which each caller takes its share: cheap of a list
         except (msgspec.DecodeError, RecursionError):
             pass  # as in a request
     try:
