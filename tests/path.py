@@ -23,7 +23,7 @@ import uvloop
 
 from carpool_sidecar import config
 from carpool_sidecar.app import wiring
-from tests import loopback
+from tests import loopback, marks
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "request-path.md"
@@ -93,8 +93,7 @@ class Path(NamedTuple):
 
     def written(self, page: str) -> str:
         """The page with the table brought up to date."""
-        block = f"<!-- path of a request: made by python -m tests.path -->\n{self.table()}\n<!-- end -->"
-        return re.sub(r"<!-- path of a request: .*?<!-- end -->", lambda _: block, page, flags=re.DOTALL)
+        return marks.renewed(page, "path of a request", "python -m tests.path", self.table())
 
 
 def recorded(policy: str = "window") -> Path:

@@ -22,7 +22,9 @@ from carpool_predictor import config as predictor_config
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_grpc import statuses
+from tests import marks
 
+COMMAND = "python -m tests.tables"
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "injector" / "README.md")
 
@@ -282,16 +284,11 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def block(name: str, text: str) -> str:
-    """A table between its markers, as it stands on its page."""
-    return f"<!-- {name}: made by python -m tests.tables -->\n{text}\n<!-- end -->"
-
-
 def written(page: str) -> str:
     """The page with all tables brought up to date."""
-    for name, make in TABLES.items():
-        pattern = re.compile(rf"<!-- {name}: .*?<!-- end -->", re.DOTALL)
-        page = pattern.sub(lambda _, name=name, make=make: block(name, make()), page)
+    for name in marks.names(page):
+        if name in TABLES:
+            page = marks.renewed(page, name, COMMAND, TABLES[name]())
     return page
 
 

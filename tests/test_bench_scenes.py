@@ -18,8 +18,8 @@ from benchmarks import client, command_line
 from benchmarks.peers import environments
 from benchmarks.scenes import __main__ as program
 from benchmarks.scenes import asking, catalogue, chart, questions, quiet, scene, stage, tables
-from benchmarks.sim import tables as plain
 from carpool_sidecar import config
+from tests import marks
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "scenes.md"
 SCENES = pytest.mark.parametrize("each", catalogue.SCENES, ids=lambda each: each.name)
@@ -92,7 +92,7 @@ class TestCatalogue:
 
     def test_the_page_names_every_server(self) -> None:
         text = PAGE.read_text()
-        assert tables.BEGIN in text
+        assert f"<!-- figures: made by {tables.COMMAND} -->" in text
         assert {each.server for each in catalogue.SCENES if each.server not in text} == set()
 
 
@@ -262,11 +262,13 @@ class TestTables:
         assert "2026-11-27" not in text
 
     def test_the_page_is_renewed_between_its_marks_alone(self) -> None:
-        text = f"before\n{tables.BEGIN}\nold\n{plain.END}\nafter\n"
-        renewed = plain.renewed(text, tables.BEGIN, "new\n")
-        assert renewed == f"before\n{tables.BEGIN}\nnew\n{plain.END}\nafter\n"
+        old, new = (marks.block("figures", "a command", text) for text in ("old", "new\n"))
+        other = marks.block("others", "a command", "old")
+        page = f"before\n{other}\n{old}\nafter\n"
+        assert marks.renewed(page, "figures", "a command", "new") == f"before\n{other}\n{new}\nafter\n"
+        assert marks.names(page) == ["others", "figures"]
         with pytest.raises(ValueError, match="there is no"):
-            plain.renewed("no marks", tables.BEGIN, "new")
+            marks.renewed("no marks", "figures", "a command", "new")
 
     def test_a_run_of_one_scene_leaves_the_others_figures(self, tmp_path: pathlib.Path) -> None:
         file = tmp_path / "scenes.json"
@@ -281,7 +283,7 @@ class TestTables:
     def test_figures_are_shown_and_put_into_a_page_without_playing(self, tmp_path: pathlib.Path) -> None:
         file, page = tmp_path / "scenes.json", tmp_path / "page.md"
         tables.write(file, played(*self.ROUNDS))
-        page.write_text(f"{tables.BEGIN}\n{plain.END}\n")
+        page.write_text(marks.block("figures", tables.COMMAND, ""))
         assert program.main(["--from", str(file), "--page", str(page)]) == 0
         assert "2026-11-27; a processor, 2 cores" in page.read_text()
         assert "300 (4.0x)" in page.read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carpool_sidecar import errors, metrics
-from tests import tables
+from tests import marks, tables
 
 DOCS = tables.ROOT / "docs"
 FOLDERS = ("docs", "sidecar", "injector", "predictor", "charts", "manifests", "e2e", "tests", "benchmarks")
@@ -72,7 +72,7 @@ def test_ten_settings_and_ten_annotations_come_first(name: str) -> None:
 
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_tables_match_the_code(name: str) -> None:
-    block = tables.block(name, tables.TABLES[name]())
+    block = marks.block(name, tables.COMMAND, tables.TABLES[name]())
     assert sum(block in page.read_text() for page in tables.PAGES) == 1, "run: python -m tests.tables"
 
 

@@ -18,12 +18,12 @@ from rich.console import Console
 from benchmarks import command_line, machine, processes, wrk
 from benchmarks.gpu import buys, callers, ceiling, chart, gauges, measuring, policy, results, systems, tables
 from benchmarks.gpu.peers import tables as peer_tables
-from benchmarks.sim import tables as plain
+from tests import marks
 
 SECONDS, QUICK_SECONDS = 4.0, 1.0
 WARM_UP, QUICK_WARM_UP = 1.0, 0.3
 BUDGET = 540.0
-_BEGIN = "<!-- figures: made by python -m benchmarks.gpu --from … --page docs/gpu.md -->"
+_COMMAND = "python -m benchmarks.gpu --from … --page docs/gpu.md"
 
 
 class Job(NamedTuple):
@@ -103,7 +103,7 @@ def _publish(options: argparse.Namespace, console: Console, sections: Sequence[r
     has_chart = chart.draw(sections, options.out / "gpu.svg")
     if options.page:
         content = markdown(sections, is_for_readers=True)
-        options.page.write_text(plain.renewed(options.page.read_text(), _BEGIN, content))
+        options.page.write_text(marks.renewed(options.page.read_text(), "figures", _COMMAND, content))
         chart.draw(sections, options.page.with_suffix(".svg"))
         console.print(f"written to {options.page}")
     console.print(f"written to {options.out}: gpu.md{', gpu.svg' if has_chart else ''}")

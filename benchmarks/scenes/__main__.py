@@ -22,6 +22,7 @@ from benchmarks import command_line, machine, processes
 from benchmarks.peers import tables as peer_tables
 from benchmarks.scenes import catalogue, chart, scene, stage, tables
 from benchmarks.sim import tables as plain
+from tests import marks
 
 SECONDS, ROUNDS, CALLERS = 4.0, 3, 32
 QUICK_SECONDS, QUICK_ROUNDS = 1.5, 1
@@ -145,7 +146,7 @@ def _show(options: argparse.Namespace, console: Console, file: pathlib.Path, nam
             console.print(line.replace("**", ""), soft_wrap=True, markup=False)
     if options.page:
         everything = tables.page(played, catalogue.SCENES)
-        options.page.write_text(plain.renewed(options.page.read_text(), tables.BEGIN, everything))
+        options.page.write_text(marks.renewed(options.page.read_text(), "figures", tables.COMMAND, everything))
         chart.draw(played, catalogue.SCENES, options.page.with_suffix(".svg"))
         console.print(f"written to {options.page}")
     return 0 if found.rows else 1

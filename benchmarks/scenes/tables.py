@@ -17,7 +17,7 @@ from benchmarks import report
 from benchmarks.scenes import catalogue, quiet, scene, stage
 from benchmarks.sim import tables as plain
 
-BEGIN = "<!-- figures: made by python -m benchmarks.scenes --from … --page docs/scenes.md -->"
+COMMAND = "python -m benchmarks.scenes --from … --page docs/scenes.md"
 PAYS = 1.1
 """From how much less work for a row on the page says that batching pays; what is nearer to 1 is noise."""
 

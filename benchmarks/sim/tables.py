@@ -13,10 +13,9 @@ from benchmarks.sim import acceptance, contenders
 from benchmarks.sim.cells import Cell, Kind, System
 from benchmarks.sim.grid import Results
 from carpool_sidecar.planning import engine
+from tests import marks
 
 README = Path(__file__).with_name("README.md")
-END = "<!-- end -->"
-"""Where in a document ends what a program has written there."""
 SHOWN_DEADLINE = 4
 
 
@@ -121,21 +120,12 @@ def rate_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
 
 
-def renewed(page: str, begin: str, content: str) -> str:
-    """A page with this in place of what stands between a mark and `END`. Raises `ValueError` if it has them not."""
-    before, mark, rest = page.partition(begin)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"there is no {begin!r} with {END!r} after it")
-    return f"{before}{mark}\n{content}{end}{after}"
-
-
 def write_readme(blocks: dict[str, Sequence[Table]]) -> None:
     """Bring the tables between the README's markers up to date."""
     page = README.read_text()
     for name, group in blocks.items():
         text = "\n\n".join(markdown(table) for table in group if table.rows)
-        page = renewed(page, f"<!-- {name}: made by make sim -->", f"{text}\n")
+        page = marks.renewed(page, name, "make sim", text)
     README.write_text(page)
 
 

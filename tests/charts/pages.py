@@ -16,15 +16,15 @@ from ruamel.yaml import YAML
 
 from carpool_injector.core import model, pod_annotations
 from carpool_injector.core.settings import Settings
+from tests import marks
 from tests.charts import helm, rights
 
 SCHEMA = helm.CHART / "values.schema.json"
 README = helm.CHART / "README.md"
 NEEDED = helm.CHART / "templates" / "_needed.tpl"
 INSTALL = helm.ROOT / "manifests" / "install.yaml"
-_BEGIN, _END = "<!-- values: made by python -m tests.charts -->", "<!-- end -->"
+_COMMAND = "python -m tests.charts"
 _KEY = re.compile(r"( *)([A-Za-z]+):(?: |$)")
-_RIGHTS = "<!-- rights: made by python -m tests.charts -->"
 # Helm's own bookkeeping, untrue where kubectl applies the file.
 _HELMS = re.compile(r"(?m)^ +(app\.kubernetes\.io/managed-by: Helm|helm\.sh/chart: .*)\n")
 # The object brings the indentation of what stands in it.
@@ -160,10 +160,8 @@ def table() -> str:
 
 def readme(page: str) -> str:
     """The page with what is made from the chart brought up to date. Raises what `helm.template` does."""
-    for begin, made in ((_BEGIN, table()), (_RIGHTS, rights.table())):
-        whole = f"{begin}\n{made}\n{_END}"
-        page = re.sub(f"{re.escape(begin)}.*?{re.escape(_END)}", lambda _, whole=whole: whole, page, flags=re.DOTALL)  # type: ignore[misc]
-    return page
+    page = marks.renewed(page, "values", _COMMAND, table())
+    return marks.renewed(page, "rights", _COMMAND, rights.table())
 
 
 def schema(text: str) -> str:
