@@ -107,6 +107,7 @@ LAYERS = {
                 "carpool_sidecar.planning",
                 "carpool_sidecar.recording.document",
                 "carpool_sidecar.protocols.lists.rules",
+                "carpool_sidecar.protocols.pairs",
                 "carpool.program.settings",
                 "carpool.scheduling.own_time",
             },

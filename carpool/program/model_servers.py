@@ -24,7 +24,8 @@ class ModelServer(NamedTuple):
     other requests. It `batches` by itself whatever arrives together, or `may_batch` where the setting in these words
     says so. Lists that are longer than it takes are cut by the rules `for_long_lists`. It `makes_tables` where a call's
     instances become one table or array, so that one changes how another is read. `chooses_by` are headers, in lower
-    case, by which it chooses the model of a request.
+    case, by which it chooses the model of a request. The rule `reranks` is for its rerankers, which take `pairs` of
+    texts in the way that --rerank-to calls so.
     """
 
     title: str
@@ -35,6 +36,8 @@ class ModelServer(NamedTuple):
     for_long_lists: tuple[str, ...] = ()
     makes_tables: bool = False
     chooses_by: tuple[str, ...] = ()
+    reranks: str = ""
+    pairs: str = ""
 
 
 _OPENAI = "openai-embeddings"
@@ -47,7 +50,7 @@ SERVERS = (
     ModelServer("KServe's Hugging Face server", "v1 and v2 over HTTP", (_OPENAI,)),
     ModelServer("OpenVINO Model Server", "v1 and v2 over HTTP, v2 over gRPC", (_OPENAI,)),
     ModelServer("TorchServe", "v1 and v2 of its KServe wrapper", may_batch="batchSize of a model"),
-    ModelServer("vLLM", rules=(_OPENAI,), batches=True),
+    ModelServer("vLLM", rules=(_OPENAI,), batches=True, reranks="rerank", pairs="vllm-score"),
     ModelServer("SGLang", rules=(_OPENAI,), batches=True),
     ModelServer("text-generation-inference", batches=True),
     ModelServer(
@@ -55,6 +58,8 @@ SERVERS = (
         rules=("tei-embed", _OPENAI),
         batches=True,
         for_long_lists=("tei-embed", "tei-rerank"),
+        reranks="tei-rerank",
+        pairs="tei-predict",
     ),
     ModelServer("Infinity", rules=(_OPENAI,), batches=True),
     ModelServer("Ollama", rules=("ollama-embed", _OPENAI), batches=True),

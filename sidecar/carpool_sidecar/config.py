@@ -495,8 +495,8 @@ class Settings(BaseSettings):
 
     def _check_lists_before_v2(self) -> None:
         to = self.destination
-        if to is not None and not any(rule.query for rule in self.list_rules):
-            raise ValueError("--rerank-to needs a rule of --lists with a query, such as rerank or tei-rerank")
+        if to is not None:
+            to.check(self.list_rules)
         if self.upstream == "http" or not self.lists:
             return
         allowed, as_pairs = rules.built_in()["openai-embeddings"], to is not None and to.kind == destinations.V2

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from carpool_sidecar.app import doctor_command
 from tests import loopback
+from tests.protocols.pairs import stand_ins
 
 MODELS = {"object": "list", "data": [{"id": "mini", "owned_by": "vllm"}]}
 V2_MODEL = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], "outputs": []}
@@ -55,6 +56,8 @@ class Server:
             return web.Response(status=404)
         self.posted.append(request.path)
         given = json.loads(await request.read())
+        if request.path == "/predict":
+            return web.json_response(stand_ins.tei(given))
         await asyncio.sleep(self.seconds)
         if self.status != 200:
             return web.json_response({"error": "\x1b[31m"}, status=self.status)
@@ -139,6 +142,23 @@ async def test_bodies_that_never_share_a_batch_are_told_of(server: Server, tmp_p
     other.write_text('{"instances":[{"a":1}]}')
     assert await doctor(server, "--path", "/v1/models/m:predict", "--body", str(one), str(other)) == 0
     assert "1 of 2 bodies never share a batch with the first" in capsys.readouterr().err
+
+
+async def test_a_reranker_is_measured_by_pairs_and_told_to_take_them(server: Server, tmp_path: Path, capsys) -> None:
+    server.answers = {"/info": {"model_type": {"reranker": {}}, "max_client_batch_size": 64, "version": "1.9.3"}}
+    assert await doctor(server) == 0
+    told = capsys.readouterr().out
+    assert "POST /rerank: rule tei-rerank, as pairs to tei-predict" in told
+    assert "what batching buys at /rerank" in told
+    assert "'extends: tei-rerank'" in told
+    assert set(server.posted) == {"/predict"}
+    assert "--lists tei-rerank --rerank-to tei-predict" in told
+    body = tmp_path / "body.json"
+    body.write_text('{"query":"q","documents":["a","b"]}')
+    mine = ["--path", "/v1/rerank", "--lists", "rerank", "--rerank-to", "tei-predict", "--body", str(body), "--json"]
+    assert await doctor(server, *mine) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert (settings["lists"], settings["rerank-to"]) == ("rerank", "tei-predict")
 
 
 async def test_nothing_is_posted_when_only_questions_are_asked(server: Server, capsys) -> None:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from carpool_sidecar.app import probe_command
 from tests import loopback
+from tests.protocols.pairs import stand_ins
 
 
 class Server:
@@ -72,6 +73,41 @@ async def test_rules_of_lists_and_headers_are_taken(server: Server, tmp_path: Pa
     assert set(server.sizes) == {1, 2, 4}
     assert set(server.headers) == {"mine"}
     assert "ms an instance" in capsys.readouterr().out
+
+
+async def test_rerank_requests_are_sent_as_pairs_of_all_their_queries(server: Server, tmp_path: Path, capsys) -> None:
+    async def pairs(request: web.BaseRequest) -> web.StreamResponse:
+        given = json.loads(await request.read())
+        server.sizes.append(len(given["inputs"]))
+        return web.json_response(stand_ins.tei(given))
+
+    server.answer = pairs
+    files = [tmp_path / name for name in ("one.json", "two.json")]
+    for number, file in enumerate(files):
+        file.write_text(json.dumps({"query": f"question {number}", "texts": ["a", "b"]}))
+    words = ["--url", server.url + "/rerank", "--lists", "tei-rerank", "--rerank-to", "tei-predict", "--json"]
+    assert await probe(*words, "--body", *map(str, files)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["instances"] for each in told["sizes"]] == [2, 4, 8, 16, 32]
+    assert {each["largest_difference"] for each in told["sizes"]} == {0}
+    assert set(server.sizes) == {2, 4, 8, 16, 32}
+
+
+@pytest.mark.parametrize(
+    ("lists", "to", "words"),
+    [
+        ("tei-embed", "tei-predict", "--rerank-to needs a rule of --lists with a query"),
+        ("tei-rerank", "v2:m", "calls of v2 depend on the model's metadata"),
+        ("tei-rerank", "tei", "must be one of tei-predict"),
+    ],
+)
+def test_pairs_that_cannot_be_made_here_are_refused(tmp_path: Path, capsys, lists: str, to: str, words: str) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"query":"q","texts":["a"]}')
+    with pytest.raises(SystemExit) as end:
+        probe_command.main(["--url", "http://h/rerank", "--lists", lists, "--rerank-to", to, "--body", str(body)])
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 async def test_a_predictor_that_is_not_there_is_told_with_status_1(tmp_path: Path, capsys) -> None:

@@ -233,6 +233,34 @@ def test_a_proposed_rule_is_for_the_path_and_the_lists_that_were_described(
         )  # fmt: skip
 
 
+RERANKED = {"properties": {"query": {"type": "string"}, "documents": {"type": "array"}}}
+SCORED = {"properties": {"text_1": {}, "text_2": {}}}
+
+
+@pytest.mark.parametrize(
+    ("title", "others", "to"),
+    [
+        ("vLLM", described("/score", SCORED), {"rerank-to": "vllm-score"}),
+        ("vLLM", (), {}),
+        ("an app with a description of its API", described("/score", SCORED), {}),
+    ],
+)
+def test_pairs_are_advised_where_a_server_that_takes_them_has_the_route(
+    title: str, others: tuple[descriptions.Operation, ...], to: dict[str, str]
+) -> None:
+    found = examination.examine(identity.Identity(title), (*described("/v1/rerank", RERANKED), *others), {})
+    asked = found._replace(measured="/v1/rerank")
+    assert asked.settings == {"lists": "rerank", **to}
+    assert asked._replace(lists="mine").settings == {"lists": "mine"}
+    assert [each.get("rerank_to") for each in examination.values(asked)["requests"]][:1] == [to.get("rerank-to")]
+
+
+def test_what_a_reranker_says_of_itself_goes_before_what_its_kind_of_server_may_do() -> None:
+    found = examination.examine(identity.Identity("text-embeddings-inference", is_reranker=True), (), {})
+    assert [(kind.path, kind.by, kind.to) for kind in found.kinds] == [("/rerank", "tei-rerank", "tei-predict")]
+    assert not identity.Identity("text-embeddings-inference").is_reranker
+
+
 def test_values_have_what_the_report_says() -> None:
     found = examination.examine(identity.Identity("Triton", "2.59.0", "/v2"), (), {"m": models.ModelInfo((SPEC,))})
     told = examination.values(found)

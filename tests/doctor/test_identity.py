@@ -79,6 +79,11 @@ def test_models_and_the_most_inputs_are_told() -> None:
     assert identity.recognise(answers(info=TEI)).most_rows == 64
 
 
+def test_a_server_may_say_that_its_model_reranks() -> None:
+    assert identity.recognise(answers(info=TEI | {"model_type": {"reranker": {}}})).rules == ("tei-rerank",)
+    assert identity.recognise(answers(info=TEI)).rules == ("tei-embed", "openai-embeddings")
+
+
 def test_names_that_no_request_or_terminal_can_have_are_passed_over() -> None:
     odd = ["", "\x1b[31mred", "a\nb", "m"]
     assert identity.recognise(answers(v1_models={"models": odd})).v1_models == ("m",)

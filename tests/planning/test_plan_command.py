@@ -80,6 +80,45 @@ def test_a_limit_in_bytes_needs_a_recording(capsys: pytest.CaptureFixture[str]) 
     assert "--lists: 'nothing' is no built-in rule" in run([*ASK, "--lists", "nothing"], capsys)[2]
 
 
+@pytest.mark.parametrize(
+    ("lists", "to", "most"),
+    [
+        ("rerank", "tei-predict", 32), ("tei-rerank", "tei-predict", 32), ("tei-rerank", "vllm-score", 64),
+        ("{own: {extends: rerank, max_batch_size: 8}}", "v1:m", 8), ("tei-rerank", "v2:m", 64),
+    ],
+)  # fmt: skip
+def test_calls_of_pairs_have_the_limits_of_who_takes_them(
+    lists: str, to: str, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*ASK[1:], "--json", "--max-batch-size", "64", "--lists", lists, "--rerank-to", to]
+    assert command.main(asked, QUICK) == 0
+    assert json.loads(capsys.readouterr().out)["max_batch_size"] == most
+
+
+def test_as_pairs_recorded_requests_share_calls_whatever_their_query(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = recordings.recording(document.Setting(policy="window", max_latency=0.0), 300)
+    for _, block in made.blocks:
+        block.keys = [*range(len(block.at))]
+    path = tmp_path / "arrivals.jsonl"
+    path.write_bytes(recordings.written(made))
+    ask = ["--from", str(path), "--slo", "100", "--rate", "600", "--json", "--lists", "rerank"]
+    pods = []
+    for more in ([], ["--rerank-to", "v1:m"]):
+        assert command.main([*ask, *more], QUICK) == 0
+        pods.append(json.loads(capsys.readouterr().out)["pods"])
+    assert pods[0] > pods[1]
+
+
+def test_pairs_need_a_rule_with_a_query(capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ([], ["--lists", "tei-embed"]):
+        code, _, err = run([*ASK, *more, "--rerank-to", "v1"], capsys)
+        assert code == 2
+        assert "error: --rerank-to needs a rule of --lists with a query" in err
+    assert "--rerank-to: must be one of tei-predict" in run([*ASK, "--rerank-to", "tei"], capsys)[2]
+
+
 def test_the_sidecars_own_time_counts_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ask = ["--rate", "60000", "--slo", "50", "--service", "0.5+0.01n", "--own-time", "0.2+0.02n"]
     assert command.main(ask, QUICK) == 0

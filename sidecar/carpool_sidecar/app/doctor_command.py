@@ -22,6 +22,7 @@ from carpool_sidecar.doctor import descriptions, examination, identity
 from carpool_sidecar.planning import arguments
 from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.protocols.pairs import destinations
 from carpool_sidecar.upstream import model_questions, predictor
 
 PROG = "carpool-sidecar doctor"
@@ -99,6 +100,8 @@ async def _examine(base: yarl.URL, chosen: argparse.Namespace, own: Sequence[rul
     found = examination.examine(who, described, tensors)
     if chosen.lists:
         found = found._replace(lists=",".join(chosen.lists))
+    if chosen.rerank_to is not None:
+        found = found._replace(rerank_to=str(chosen.rerank_to))
     target = _target(found, chosen, own)
     if target is None or chosen.ask_only:
         return found
@@ -125,9 +128,12 @@ def _target(found: examination.Examination, chosen: argparse.Namespace, own: Seq
         named = named or [(path, body) for kind in found.kinds if kind.path == path for body in kind.bodies]
         if not named:
             raise ValueError(f"--body is needed: requests to {path} cannot be made up")
-    by = next((kind.by for kind in found.kinds if kind.path == path), "")
-    lists = own or rules.load([by] if by in rules.built_in() else [])
-    codec = measuring.codec_for(path, lists)
+    kind = next((kind for kind in found.kinds if kind.path == path), examination.Kind(path, ""))
+    lists = own or rules.load([kind.by] if kind.by in rules.built_in() else [])
+    to = chosen.rerank_to
+    if to is None and kind.to and not own:
+        to = destinations.Destination.parse(kind.to)
+    codec = measuring.codec_for(path, lists, to)
     by = ",".join(rule.name for rule in lists if rule.matches(path))
     by = by or (examination.V1 if path.endswith(":predict") else examination.V2)
     payloads = [measuring.payload(codec, name, body) for name, body in named]

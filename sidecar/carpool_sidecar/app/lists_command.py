@@ -19,7 +19,7 @@ from carpool_sidecar.planning import arguments
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import codec, room, rules
 from carpool_sidecar.protocols.pairs import codec as pairs
-from carpool_sidecar.protocols.pairs import destinations, dialects
+from carpool_sidecar.protocols.pairs import destinations
 
 PROG = "carpool-sidecar lists"
 
@@ -97,10 +97,7 @@ def _try(
     if not matching:
         paths = ", ".join(each for rule in found for each in rule.paths)
         settings.fail(PROG, f"no rule is for the path {path}; there are rules for {paths}")
-    queries = dialects.with_query(matching)
-    by: interface.Codec = codec.Codec(matching, clock=lambda: 0.0)
-    if to is not None and queries:
-        by = pairs.Codec(queries, to)
+    by = pairs.codec_by(matching, to, clock=lambda: 0.0)
     requests = [_read(by, name) for name in names]
     groups: dict[Hashable, list[_Request]] = {}
     for request in requests:
@@ -184,16 +181,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--path", metavar="PATH", help="path that the requests go to")
     add("--request", nargs="+", default=[], metavar="FILE", help="bodies of requests; - is standard input")
     add("--answer", metavar="FILE", help="body of the server's answer to the call that they become")
-    words = "where rerank requests go as pairs, as the setting says it: tei-predict, vllm-score, v1 or v1:MODEL"
-    add("--rerank-to", metavar="WHERE", type=_destination, help=words)
+    arguments.add_destination(parser)
     return parser
-
-
-def _destination(text: str) -> destinations.Destination:
-    try:
-        found = destinations.Destination.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if found.kind == destinations.V2:
-        raise argparse.ArgumentTypeError("calls of v2 depend on the model's metadata, and are not shown here")
-    return found

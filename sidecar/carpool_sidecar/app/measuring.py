@@ -20,6 +20,8 @@ from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface, models, v1
 from carpool_sidecar.protocols.lists import answers, room, rules
 from carpool_sidecar.protocols.lists import codec as lists_codec
+from carpool_sidecar.protocols.pairs import codec as pairs
+from carpool_sidecar.protocols.pairs import destinations
 from carpool_sidecar.protocols.v2_http import codec as v2_codec
 from carpool_sidecar.upstream import predictor
 
@@ -61,14 +63,19 @@ def headers(given: Sequence[tuple[str, str]]) -> interface.Headers:
     return tuple(given)
 
 
-def codec_for(path: str, chosen: Sequence[rules.Rule]) -> interface.Codec:
-    """The codec of requests to a path, by these rules or else by v1 and v2; raises `ValueError` if there is none."""
+def codec_for(path: str, chosen: Sequence[rules.Rule], to: destinations.Destination | None = None) -> interface.Codec:
+    """The codec of requests to a path, by these rules or else by v1 and v2; raises `ValueError` if there is none.
+
+    Rerank requests go as pairs to `to`, if it is given.
+    """
+    if to is not None:
+        to.check(chosen)
     try:
         found = lists_codec.rules_for(path, chosen)
     except errors.Unbatchable as verdict:
         raise ValueError(f"{path} is not batched: {verdict.reason.meaning}") from None
     if found:
-        return lists_codec.Codec(found, time.monotonic)
+        return pairs.codec_by(found, to, time.monotonic)
     if path.endswith(":predict"):
         return v1.Codec()
     if path.startswith("/v2/models/") and path.endswith("/infer"):
@@ -222,7 +229,7 @@ class Caller:
         except errors.CarpoolError as error:
             _value(response.body)
             raise Problem(admin_client.plain(str(error))) from None
-        if len(members) == 1:
+        if len(members) == 1 and not isinstance(self._codec, pairs.Codec):
             return Answer(seconds, [response.body])
         return Answer(seconds, list(self._bodies(batch_id, found, members)))
 

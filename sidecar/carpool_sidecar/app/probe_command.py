@@ -27,6 +27,7 @@ make batches of equal instances, which a predictor with a cache answers too fast
 
   carpool-sidecar probe --url http://127.0.0.1:8080/v1/models/m:predict --body request.json
   carpool-sidecar probe --url http://127.0.0.1:8080/v1/embeddings --lists openai-embeddings --body a.json b.json
+  carpool-sidecar probe --url http://127.0.0.1:8080/rerank --lists tei-rerank --rerank-to tei-predict --body a.json
 """
 
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = _parser().parse_args(argv)
     try:
         url = measuring.address(chosen.url)
-        codec = measuring.codec_for(url.raw_path, rules.named(chosen.lists))
+        codec = measuring.codec_for(url.raw_path, rules.named(chosen.lists), chosen.rerank_to)
         payloads = [measuring.payload(codec, name, body) for name, body in chosen.body]
         caller = measuring.Caller(url, codec, measuring.headers(chosen.header), chosen.timeout)
         largest = measuring.fitting(codec, payloads, chosen.largest, arguments.say)

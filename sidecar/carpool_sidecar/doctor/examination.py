@@ -24,17 +24,19 @@ _LOOPBACK = re.compile(r"http://(127\.|localhost\b|\[::1\])", re.IGNORECASE)
 class Usual(NamedTuple):
     """Where requests of a rule go if nothing describes the API, and which member has a text that can be made up.
 
-    In bodies that name a model, it is one of OpenAI's list.
+    In bodies that name a model, it is one of OpenAI's list; what is reranked is a list of texts.
     """
 
     path: str
     member: str = ""
     names_model: bool = False
+    is_reranked: bool = False
 
 
 _USUAL = {
     "openai-embeddings": Usual("/v1/embeddings", "input", names_model=True),
     "tei-embed": Usual("/embed", "inputs"),
+    "tei-rerank": Usual("/rerank", "texts", is_reranked=True),
     "ollama-embed": Usual("/api/embed"),
     "mlflow": Usual("/invocations"),
 }
@@ -45,20 +47,22 @@ _PADDING = 1e-3
 class Kind(NamedTuple):
     """A kind of request: its path, and `by` what it is batched: v1, v2 or a rule's name; empty: by nothing.
 
-    `bodies` were made up; where there are none, they have to be recorded. `about` says what is known of it.
+    `bodies` were made up; where there are none, they have to be recorded. `about` says what is known of it. Rerank
+    requests that can go as pairs go `to` where --rerank-to says it.
     """
 
     path: str
     by: str
     bodies: tuple[bytes, ...] = ()
     about: str = ""
+    to: str = ""
 
 
 class Examination(NamedTuple):
     """All that was found: who it is, its kinds of requests, and what is dangerous.
 
-    `probed` is what was measured of the kind at `measured`, or None. `lists` are rules that were named, which go before
-    those that were found to fit.
+    `probed` is what was measured of the kind at `measured`, or None. `lists` are rules that were named, and `rerank_to`
+    where pairs go by what was named, which go before those that were found to fit.
     """
 
     who: identity.Identity
@@ -68,6 +72,7 @@ class Examination(NamedTuple):
     measured: str = ""
     probed: probing.Probed | None = None
     lists: str = ""
+    rerank_to: str = ""
 
     @property
     def is_unanswered(self) -> bool:
@@ -87,9 +92,13 @@ class Examination(NamedTuple):
         found: dict[str, str] = {}
         if self.is_unanswered:
             return found
-        chosen = [kind.by for kind in self.kinds if kind.path == self.measured or not self.measured]
-        if lists := self.lists or ",".join([by for by in dict.fromkeys(chosen) if by not in ("", V1, V2)]):
+        chosen = [kind for kind in self.kinds if kind.path == self.measured or not self.measured]
+        by_rules = dict.fromkeys(kind.by for kind in chosen if kind.by not in ("", V1, V2))
+        if lists := self.lists or ",".join(by_rules):
             found["lists"] = lists
+        as_pairs = [] if self.lists else [kind.to for kind in chosen if kind.to]
+        if to := self.rerank_to or next(iter(as_pairs), ""):
+            found["rerank-to"] = to
         if self.key_headers:
             found["key-headers"] = ",".join((*model_servers.USUAL_KEY_HEADERS, *self.key_headers))
         if self.probed is not None and self.buys:
@@ -116,7 +125,7 @@ def examine(
     warnings += [
         f"it takes {most} inputs a call, and the rule {rule.name} gives it {rule.max_batch_size}: a rule of your own "
         f"with 'extends: {rule.name}' and 'max_batch_size: {most}' makes larger batches"
-        for rule in (rules.built_in()[name] for name in who.known.rules)
+        for rule in (rules.built_in()[name] for name in who.rules)
         if most is not None and rule.max_batch_size is not None and most > rule.max_batch_size
     ]
     return Examination(who, kinds, tuple(warnings), tuple(headers))
@@ -156,24 +165,39 @@ def _kinds(
     for name in who.v1_models:
         yield Kind(f"/v1/models/{name}:predict", V1)
     seen = set()
+    takes = _pairs(who, described)
     for operation in described:
         fitting = [rule.name for rule in rules.built_in().values() if descriptions.fits(operation, rule)]
-        known = [name for name in fitting if name in who.known.rules]
+        known = [name for name in fitting if name in who.rules]
         for name in known[:1] or fitting[:1]:
             seen.add(name)
-            yield Kind(operation.path, name, _texts(name, who))
+            yield _by_rule(operation.path, name, who, takes)
         if not fitting and (proposed := descriptions.proposal(operation)) is not None:
             yield Kind(operation.path, "", about=f"a rule of your own may fit:\n{proposed}")
-    for name in who.known.rules:
+    for name in who.rules:
         usual = _USUAL.get(name)
         if usual is not None and name not in seen and (who.openai_models or not usual.names_model):
-            yield Kind(usual.path, name, _texts(name, who))
+            yield _by_rule(usual.path, name, who, takes)
+
+
+def _pairs(who: identity.Identity, described: Sequence[descriptions.Operation]) -> str:
+    """How the predictor takes pairs, as --rerank-to calls it; empty if it does not, or nothing shows that it does."""
+    rule = rules.built_in().get(who.known.pairs)
+    shows = who.is_reranker or (rule is not None and any(descriptions.fits(each, rule) for each in described))
+    return who.known.pairs if shows else ""
+
+
+def _by_rule(path: str, name: str, who: identity.Identity, takes: str) -> Kind:
+    """Requests by a built-in rule; `takes` says how the predictor takes pairs, if it does."""
+    return Kind(path, name, _texts(name, who), to=takes if rules.built_in()[name].query else "")
 
 
 def _texts(rule: str, who: identity.Identity) -> tuple[bytes, ...]:
     usual = _USUAL.get(rule, Usual(""))
     if not usual.member or (usual.names_model and not who.openai_models):
         return ()
+    if usual.is_reranked:  # whoever else has such a path may want more than that
+        return tuple(samples.pairs(usual.member)) if who.is_reranker else ()
     return tuple(samples.texts(usual.member, who.openai_models[0] if usual.names_model else None))
 
 
@@ -210,7 +234,7 @@ def _what_to_set(found: Examination, url: str, port: int) -> Iterator[str]:
         yield f"what to set\n  nothing yet: requests to {found.measured} are not answered"
         return
     if not found.lists and not any(kind.by for kind in found.kinds):
-        known = ", ".join(found.who.known.rules)
+        known = ", ".join(found.who.rules)
         needed = f"by what its models do, one of these rules: {known}" if known else ""
         yield f"what to set\n  nothing yet: {needed or 'no request of its is batched without a rule of your own'}"
         return
@@ -235,6 +259,7 @@ def values(found: Examination) -> dict[str, Any]:
         "said_at": who.said_at,
         "requests": [
             {"path": kind.path, "by": kind.by, "about": kind.about, "made_up": bool(kind.bodies)}
+            | ({"rerank_to": kind.to} if kind.to else {})
             for kind in found.kinds
         ],
         "warnings": list(found.warnings),
@@ -252,7 +277,8 @@ def _name(who: identity.Identity) -> str:
 
 def _line(kind: Kind) -> str:
     how = {"": "not as it is", V1: "v1, without a rule", V2: "v2, without a rule"}.get(kind.by, f"rule {kind.by}")
-    return f"POST {kind.path}: {how}{f'; {kind.about}' if kind.about else ''}"
+    pairs = f", as pairs to {kind.to}" if kind.to else ""
+    return f"POST {kind.path}: {how}{pairs}{f'; {kind.about}' if kind.about else ''}"
 
 
 def _indented(texts: Iterator[str] | Sequence[str]) -> Iterator[str]:

@@ -80,7 +80,7 @@ class Identity(NamedTuple):
 
     Models have the names under which they are listed, as far as those are printable: those of OpenAI's list are named
     in bodies, those of v1's in paths. `most_rows` is how many inputs it takes in a call, if it says so. It `speaks_v2`
-    if it answers as v2's metadata of a server do.
+    if it answers as v2's metadata of a server do, and `is_reranker` if it says that this is what its model does.
     """
 
     title: str = ""
@@ -90,11 +90,17 @@ class Identity(NamedTuple):
     v1_models: tuple[str, ...] = ()
     most_rows: int | None = None
     speaks_v2: bool = False
+    is_reranker: bool = False
 
     @property
     def known(self) -> model_servers.ModelServer:
         """What is known of such servers."""
         return model_servers.of(self.title)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules for lists that fit what such a server does, or rather this one, if it says that."""
+        return (self.known.reranks,) if self.is_reranker and self.known.reranks else self.known.rules
 
 
 def recognise(answers: Mapping[str, Answer]) -> Identity:
@@ -109,6 +115,7 @@ def recognise(answers: Mapping[str, Answer]) -> Identity:
         v1_models=v1,
         most_rows=most if type(most) is int and most > 0 else None,
         speaks_v2=isinstance(at(read.get(V2), "name"), str),
+        is_reranker=at(read.get("/info"), "model_type.reranker") is not None,
     )
     for sign in SIGNS:
         answer = answers.get(sign.path)

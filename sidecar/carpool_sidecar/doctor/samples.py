@@ -24,6 +24,11 @@ def texts(member: str, model: str | None) -> list[bytes]:
     return [msgspec.json.encode({**named, member: text}) for text in (_SHORT, _LONG)]
 
 
+def pairs(member: str) -> list[bytes]:
+    """Rerank bodies with one text in `member`."""
+    return [msgspec.json.encode({"query": _SHORT, member: [text]}) for text in (_SHORT, _LONG)]
+
+
 def tensors(model: models.ModelInfo) -> list[bytes]:
     """v2 bodies with one row for a model, none if it tells of no inputs, or of such as are too large or unknown.
 

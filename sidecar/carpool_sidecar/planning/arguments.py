@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from carpool.program import settings
+from carpool_sidecar.protocols.pairs import destinations
 from carpool_sidecar.recording import document
 
 _PATIENCE = 1.0  # seconds without a word
@@ -74,10 +75,39 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def add_rules(parser: argparse.ArgumentParser, words: str) -> None:
+    """Rules of requests, as the sidecar takes them; `words` say what for."""
+    parser.add_argument("--lists", nargs="+", default=[], metavar="RULES", help=words)
+
+
+def add_destination(parser: argparse.ArgumentParser, *, is_called: bool = True) -> None:
+    """Where rerank requests go as pairs. What is called, or shown as calls, cannot be a predictor that speaks v2."""
+    allowed = [each for each in destinations.KINDS if each != destinations.V2 or not is_called]
+    words = f"where rerank requests go as pairs, as the setting says it: {', '.join(allowed)}, v1:MODEL"
+    parser.add_argument(
+        "--rerank-to", metavar="WHERE", type=_called_destination if is_called else _destination, help=words
+    )
+
+
+def _destination(text: str) -> destinations.Destination:
+    try:
+        return destinations.Destination.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _called_destination(text: str) -> destinations.Destination:
+    found = _destination(text)
+    if found.kind == destinations.V2:
+        raise argparse.ArgumentTypeError("calls of v2 depend on the model's metadata, and are not made here")
+    return found
+
+
 def add_for_calls(parser: argparse.ArgumentParser) -> None:
     """What commands that call a predictor take besides the requests: rules, headers, a timeout, and how to print."""
     add = parser.add_argument
-    add("--lists", nargs="+", default=[], metavar="RULES", help="rules for other paths than those of v1 and v2")
+    add_rules(parser, "rules for other paths than those of v1 and v2")
+    add_destination(parser)
     repeated = "a header of the calls; may be repeated"
     add("--header", action="append", default=[], type=header, metavar="NAME: VALUE", help=repeated)
     add("--timeout", type=number(0.001, 3600), default=60.0, metavar="SECONDS", help="of a call (%(default)g)")

@@ -35,6 +35,8 @@ def main(argv: Sequence[str], effort: planner.Effort = planner.DEFAULT) -> int:
     chosen = _parser().parse_args(argv)
     predictor, words, own = _predictor(chosen)
     arrivals = None if chosen.recording is None else recorded.arrivals([block for _, block in chosen.recording.blocks])
+    if arrivals is not None and chosen.rerank_to is not None:
+        arrivals = arrivals.sharing()  # whatever the query: it goes along with each row
     most_rows, most_bytes = _limits(chosen)
     question = planner.Question(
         rate=chosen.rate or (arrivals.rate if arrivals else 0.0),
@@ -69,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--from", dest="recording", metavar="FILE", type=arguments.recording, help=_FROM)
     add("--share", default=0.99, metavar="X", type=number(0.5, 0.999), help="of requests in time (%(default)s)")
     add("--max-batch-size", metavar="N", type=whole(1, 10_000), help="instances (32, or as recorded)")
-    add("--lists", nargs="+", default=[], metavar="RULES", help=_LISTS)
+    arguments.add_rules(parser, _LISTS)
+    arguments.add_destination(parser, is_called=False)
     add("--overhead", metavar="MS", type=number(0, 60_000), help=_OVERHEAD)
     add("--own-time", metavar="TIME", type=_own_time, help=_OWN_TIME)
     add("--noise", metavar="X", type=number(0, 2), help=_NOISE)
@@ -133,19 +136,26 @@ def _limits(chosen: argparse.Namespace) -> tuple[int, float]:
     recording: document.Recording | None = chosen.recording
     recorded_bytes = 0 if recording is None else recording.head.settings.max_batch_bytes
     size = chosen.max_batch_size or (32 if recording is None else recording.head.settings.max_batch_size)
-    if not chosen.lists:
+    if not chosen.lists and chosen.rerank_to is None:
         return size, recorded_bytes or math.inf
     from carpool_sidecar.protocols.lists import rules  # which takes long to load
+    from carpool_sidecar.protocols.pairs import codec as pairs
 
     try:
         found = rules.named(chosen.lists)
     except ValueError as error:
         settings.fail(PROG, f"--lists: {error}")
-    by_rule = [rule.max_batch_size for rule in found if rule.max_batch_size is not None]
+    if chosen.rerank_to is not None:
+        try:
+            chosen.rerank_to.check(found)
+        except ValueError as error:
+            settings.fail(PROG, str(error))
     most_bytes = min([recorded_bytes or math.inf, *[rule.most_bytes for rule in found]])
     if recording is None and most_bytes < math.inf:
         settings.fail(PROG, "--lists: limits in bytes, characters or tokens need --from, which tells of bytes")
-    return min([size, *by_rule]), most_bytes
+    if chosen.rerank_to is not None:
+        found = tuple([pairs.called_by(rule, chosen.rerank_to) if rule.query else rule for rule in found])
+    return min([size, *[rule.max_batch_size for rule in found if rule.max_batch_size is not None]]), most_bytes
 
 
 def _progress() -> planner.Progress:

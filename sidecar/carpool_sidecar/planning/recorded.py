@@ -8,13 +8,13 @@ recording begins it anew. Times are seconds.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import functools
 import heapq
 import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from carpool_sidecar.planning import traffic
 from carpool_sidecar.recording import document
@@ -25,7 +25,7 @@ SHIFT = 1.0
 _LEAST_SPAN = 1e-3
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Arrivals:
     """Requests in the order in which they came: `times` from 0 to `span`, and what each was."""
 
@@ -42,6 +42,10 @@ class Arrivals:
     def mean_rows(self) -> float:
         """Instances in a request."""
         return sum(kind.rows for kind in self.kinds) / len(self.kinds)
+
+    def sharing(self) -> Arrivals:
+        """The same requests, as if all could share a batch."""
+        return dataclasses.replace(self, kinds=[kind._replace(key=traffic.ONE.key) for kind in self.kinds])
 
     def stream(
         self, factor: float = 1.0, seed: int = 1, before: float = 0.0, in_turn: bool = False

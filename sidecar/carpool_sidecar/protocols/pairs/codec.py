@@ -128,7 +128,7 @@ class Codec:
         self._to = to
         self._on_part = on_part
         self._chosen = tuple(chosen)
-        self._rules = {rule.name: _answered_by(self._server.rule, rule) for rule in chosen}
+        self._rules = {rule.name: called_by(rule, to) for rule in chosen}
         self.max_batch_size = min([rule.max_batch_size or sys.maxsize for rule in self._rules.values()])
         self._outlines: dict[str, answers.Outline] = {}
 
@@ -178,12 +178,24 @@ class Codec:
         return found._replace(rows=scores)
 
 
-def _answered_by(server: rules.Rule, caller: rules.Rule) -> rules.Rule:
-    """The caller's rule by name, with the answers of the predictor, and the most rows that either says."""
+def codec_by(
+    found: Sequence[rules.Rule], to: destinations.Destination | None, clock: Callable[[], float]
+) -> interface.Codec:
+    """The codec of requests by the rules of one path: those that have a query become pairs, if these go anywhere."""
+    queries = dialects.with_query(found)
+    return codec.Codec(found, clock) if to is None or not queries else Codec(queries, to)
+
+
+def called_by(caller: rules.Rule, to: destinations.Destination) -> rules.Rule:
+    """What calls of a rule's requests as pairs go by: its name, the predictor's answers, and the most rows of either.
+
+    Models that speak v2 answer as they describe it themselves: of their calls it says only how many rows one has.
+    """
     most = dialects.most_rows(caller)
-    return server.model_copy(
-        update={"name": caller.name} if most is None else {"name": caller.name, "max_batch_size": most}
-    )
+    if to.kind == destinations.V2:
+        return caller.model_copy(update={"max_batch_size": most})
+    server = _servers()[to.kind].rule
+    return server.model_copy(update={"name": caller.name, "max_batch_size": most or server.max_batch_size})
 
 
 def _frame(server: Server, asked: dialects.Asked) -> tuple[bytes, ...]:

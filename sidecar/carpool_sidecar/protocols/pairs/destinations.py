@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from carpool_sidecar.protocols.lists import rules  # which takes long to load
 
 V2: Final = "v2"
 KINDS: Final = ("tei-predict", "vllm-score", "v1", V2)
@@ -29,3 +33,12 @@ class Destination(NamedTuple):
                 f"must be one of {allowed}, and of v1 and v2 with a model, as in v2:MODEL; given: {text!r}"
             )
         return cls(found[1], found[2] or "")
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return f"{self.kind}:{self.model}" if self.model else self.kind
+
+    def check(self, chosen: Iterable[rules.Rule]) -> None:
+        """Raises `ValueError` if no request of any of these rules of `--lists` has a query, of which pairs are made."""
+        if not any(rule.query for rule in chosen):
+            raise ValueError("--rerank-to needs a rule of --lists with a query, such as rerank or tei-rerank")
