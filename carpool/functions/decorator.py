@@ -13,6 +13,7 @@ from typing import (
     Any,
     Concatenate,
     Generic,
+    Never,
     ParamSpec,
     Protocol,
     Self,
@@ -185,7 +186,7 @@ class EachDecorator(Protocol):
     def __call__(self, function: MethodYields[S, T, ..., R], /) -> MethodOfStreams[S, ..., T, R]: ...
 
 
-class BoundArrays(Generic[P, R]):
+class BoundArrays(View, Generic[P, R]):
     """A method that merges arrays, on an instance: `Batched`, with the function's first argument as item."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -196,8 +197,11 @@ class BoundArrays(Generic[P, R]):
     ) -> Future[list[R]]:
         raise NotImplementedError
 
+    def warm_up(self, *args: P.args, **kwargs: P.kwargs) -> Future[list[Any]]:
+        raise NotImplementedError
 
-class BatchedArrays(Generic[P, T, R]):
+
+class BatchedArrays(View, Generic[P, T, R]):
     """A function that merges arrays, or such a method."""
 
     def __call__(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -206,7 +210,10 @@ class BatchedArrays(Generic[P, T, R]):
     def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
         raise NotImplementedError
 
-    @overload
+    def warm_up(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Future[list[Any]]:
+        raise NotImplementedError
+
+    @overload  # type: ignore[override] # a method of arrays is another type on an instance
     def __get__(self, instance: None, owner: Any) -> Self: ...
     @overload
     def __get__(self: BatchedArrays[P, S, R], instance: S, owner: Any) -> BoundArrays[P, R]: ...
@@ -221,6 +228,8 @@ class ArraysDecorator(Protocol):
     def __call__(self, function: Joins[T, P, Awaitable[R]], /) -> BatchedArrays[P, T, R]: ...
     @overload
     def __call__(self, function: Joins[T, P, R], /) -> BatchedArrays[P, T, R]: ...
+    @overload
+    def __call__(self, function: Never, /) -> Any: ...  # type: ignore[overload-cannot-match] # unless it has no types
 
 
 class MergeDecorator(Generic[I, B, O, R]):

@@ -11,8 +11,8 @@ import copy
 import functools
 import itertools
 import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from carpool.functions import (
     batcher,
@@ -43,6 +43,11 @@ _numbers = itertools.count()
 class View:
     """What both kinds have in common."""
 
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[..., Any]
+    """The function as it was written, which is not batched."""
+
     def __init__(self, function: functions.Function) -> None:
         functools.update_wrapper(cast(Any, self), function.plain, updated=())
         if getattr(function.plain, "__isabstractmethod__", False) is True:
@@ -63,9 +68,21 @@ class View:
         made.__dict__.update(changes)
         return made
 
+    @overload
+    def using(  # type: ignore[misc] # only lists have exceptions among their results
+        self: Batched[P, T, R],
+        *,
+        timeout: float | None = None,
+        priority: int | None = None,
+        return_exceptions: Literal[True],
+    ) -> WithExceptions[P, T, R]: ...
+    @overload
     def using(
         self, *, timeout: float | None = None, priority: int | None = None, return_exceptions: bool | None = None
-    ) -> Self:
+    ) -> Self: ...
+    def using(
+        self, *, timeout: float | None = None, priority: int | None = None, return_exceptions: bool | None = None
+    ) -> Any:
         """The same function for calls with another timeout in seconds, or of another priority.
 
         Calls of a higher `priority` (-1, 0 or 1) go before those of a lower one that came up to a minute earlier. With
@@ -417,6 +434,17 @@ class Batched(View, Generic[P, T, R]):
                 merging.rows(merge, item)
         results = [self._call_one(by, item, args, kwargs) for item in items]
         return collected.all_of(results, returns_exceptions=self._returns_exceptions)
+
+
+if TYPE_CHECKING:
+
+    class WithExceptions(Batched[P, T, R]):
+        """A view whose `map` has exceptions among its results."""
+
+        def map(  # type: ignore[override]
+            self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs
+        ) -> futures.Future[list[R | BaseException]]:
+            raise NotImplementedError
 
 
 class BatchedStream(View, Generic[P, T, R]):

@@ -96,11 +96,17 @@ async def of_views() -> None:
     assert_type(patient("a", normalize=False), carpool.Future[list[float]])
     assert_type(await patient.map(["a"]), list[list[float]])
     assert_type(embed.using(timeout=None).using(priority=2)("a").result(), list[float])
+    both = embed.using(timeout=1.0, return_exceptions=True)
+    assert_type(await both.map(["a"], normalize=False), list[list[float] | BaseException])
+    assert_type(await both("a"), list[float])
+    assert_type(await embed.using(return_exceptions=False).map(["a"]), list[list[float]])
 
 
 async def of_the_rest() -> None:
     embed.configure(max_batch_size=4, max_latency=None, slo=None, timeout=1.0)
     assert_type(embed.stats(), carpool.Stats)
+    assert_type(embed.__name__, str)
+    assert_type(embed.__wrapped__(["a"]), Any)
     assert_type(embed.close(), carpool.Future[None])
     assert_type(embed.close(timeout=1.0).result(), None)
     with carpool.batched(plain) as function:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_type
+from typing import Any, assert_type
 
 import numpy
 import numpy.typing
@@ -81,3 +81,19 @@ async def of_arrays(batch: Floats) -> None:
     assert_type(await forward({"input_ids": batch}, hidden=True), dict[str, Floats])
     assert_type(await Model().forward(batch), tuple[Floats, Floats])
     assert_type(await Model().forward.map([batch]), list[tuple[Floats, Floats]])
+
+
+async def of_arrays_as_of_all_others(batch: Floats) -> None:
+    assert_type(await normalize.using(timeout=1.0)(batch), Floats)
+    assert_type(normalize.stats(), carpool.Stats)
+    assert_type(await normalize.warm_up(batch), list[Any])
+    assert_type(normalize.close(timeout=1.0), carpool.Future[None])
+    normalize.configure(max_batch_size=8)
+    async with normalize as function:
+        assert_type(await function(batch), Floats)
+    assert_type(await Model().forward.using(priority=1)(batch), tuple[Floats, Floats])
+    assert_type(await Model().forward.warm_up(batch), list[Any])
+
+
+def of_a_function_without_types(function: Any, batch: Floats) -> None:
+    carpool.batched(merge=carpool.arrays())(function)(batch, axis=1)

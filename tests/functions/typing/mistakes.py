@@ -58,7 +58,7 @@ words("a") + 1  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
 # Options that there are not, or not so.
 carpool.batched(max_batch=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 carpool.batched(max_batch_size="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-embed.using(deadline=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+embed.using(deadline=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 carpool.batched(max_batch_size=3)(name="b")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
