@@ -1,6 +1,6 @@
 """The engine that builds images: docker or buildah, whichever is installed, behind one interface for `make images`.
 
-They build; this says the same to both in their words. No package index has a tool that makes images of Dockerfiles.
+They build; this says the same to both in their words.
 """
 
 from __future__ import annotations

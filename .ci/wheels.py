@@ -8,9 +8,6 @@
 All four distributions get a source distribution and a wheel of plain Python, which runs everywhere. carpool and
 carpool-sidecar get one with compiled modules for each interpreter as well, which pip prefers where it fits. Its tag is
 manylinux with the oldest glibc that it runs on; `linux` where auditwheel finds none, and no index takes those.
-
-Not cibuildwheel, as that builds in manylinux's containers: this works where no registry can be reached, and two wheels
-that fit only each other are built and tried together.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ packages, and the program. So it has no shell, no package manager and no compile
 an update of the program alone is a layer of some 100 kB. What scanners for known flaws read comes along: Debian's
 notes on each package that a file was taken from (as in distroless images), and the metadata of Python's packages.
 
-Not a distroless base, as those have one Python each, and come from registries alone: this sorts any base.
-
 Needs nothing but Python's standard library, because it runs in the base as it is: a Linux with glibc and `ldd`.
 """
 
