@@ -123,21 +123,26 @@ def _strings(data: bytes, tag: int, count: int) -> steps.Steps[bytes | None]:
 
     Looks at no more strings than there should be.
     """
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     at, end = 0, len(data)
     for first in range(0, count, v2.ELEMENTS_A_STEP):
         if first:
             yield
+        found: list[bytes] = []  # of a step: all of them, as objects, would be memory that comes and goes
         for _ in range(first, min(count, first + v2.ELEMENTS_A_STEP)):
             if at >= end or data[at] != tag:
                 return None
             try:
-                length, at = varint(data, at + 1)
+                length = data[at + 1]
+                at += 2
+                if length > 0x7F:
+                    length, at = varint(data, at - 1)
             except (IndexError, ValueError):
                 return None
             found += (_LENGTH.pack(length), data[at : at + length])
             at += length
-    return b"".join(found) if at == end else None
+        pieces.append(b"".join(found))
+    return b"".join(pieces) if at == end else None
 
 
 def _packed_integers(text: bytes, tag: int, field: str, datatype: str) -> steps.Steps[bytes | None]:
