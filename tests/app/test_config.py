@@ -255,6 +255,11 @@ def test_a_limit_of_zero_is_none_and_nothing_is_measured_for_it():
     assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (math.inf, math.inf, None)
 
 
+def test_the_largest_request_may_fill_the_queue():
+    chosen = config.load(["--max-body-bytes", "4096", "--max-queue-bytes", "4096"])
+    assert chosen.max_body_bytes == chosen.max_queue_bytes == 4096
+
+
 def test_any_request_that_is_let_in_by_default_makes_a_batch_no_larger_than_others():
     chosen = config.load([])
     assert chosen.max_batch_bytes == chosen.max_body_bytes

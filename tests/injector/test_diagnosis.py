@@ -258,6 +258,11 @@ def test_many_pods_are_counted_and_some_named() -> None:
     assert text.endswith("models/p0, models/p1, models/p2, models/p3, models/p4 and 2 more")
 
 
+def test_pods_that_are_all_named_are_not_counted_as_well() -> None:
+    ((_, text),) = bad(pods=[pod(f"p{number}", asks=True) for number in range(5)])
+    assert text.endswith("models/p0, models/p1, models/p2, models/p3, models/p4")
+
+
 def test_pods_that_have_ended_do_not_count() -> None:
     assert bad(pods=[pod("done", asks=True, phase="Succeeded")]) == []
 

@@ -64,6 +64,18 @@ def test_rows_of_strings_end_where_they_end(strings: list[bytes], rows: int, wid
         assert ends is None
 
 
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_a_long_list_of_narrow_rows_is_parted_in_many_steps(width: int) -> None:
+    row = b",".join([b"7"] * width)
+    found: list[bytes] = []
+
+    def part() -> steps.Steps[None]:
+        found.extend((yield from json_lists.rows(memoryview(b"[" + b",".join([row] * 60) + b"]"), 60, width)))
+
+    assert len(list(part())) > 10
+    assert found == [row] * 60
+
+
 @st.composite
 def rpc_requests(draw: st.DrawFn) -> bytes:
     """Whole ones, with lists or raw, and some that are cut off or have an odd count."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 import weakref
 from collections.abc import Callable
 
@@ -29,6 +30,26 @@ def take_in_parts(waiting: backlog.Backlog, request: messages.Request) -> None:
 
 def leave(waiting: backlog.Backlog, request: messages.Request) -> None:
     waiting.remove(request)
+
+
+def seconds_to_leave(count: int) -> float:
+    """CPU time in which so many leave one after another from behind one that stays."""
+    waiting = backlog.Backlog(limits.Limits(max_batch_size=4))
+    requests = [messages.Request("key", 1, 10, ["a"], "tag", None) for _ in range(count)]
+    for number, request in enumerate(requests):
+        request.accept(number)
+        request.arrived, request.goal = 0.0, 1.0
+        waiting.add(request)
+    began = time.process_time()
+    for request in reversed(requests[1:]):
+        request.finish()
+        waiting.remove(request)
+    return time.process_time() - began
+
+
+def test_who_leaves_costs_the_same_however_many_wait() -> None:
+    few, many = (min(seconds_to_leave(count) for _ in range(3)) for count in (500, 4000))
+    assert many < 24 * few
 
 
 @pytest.mark.parametrize("empty", [take, take_in_parts, leave])

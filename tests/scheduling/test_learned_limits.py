@@ -252,6 +252,26 @@ def test_suspects_obey_what_is_learned():
     assert len(driven.answers["like it"]) == 20
 
 
+def test_suspects_that_wait_already_obey_what_is_learned_meanwhile():
+    traits = {"content": lambda request: request.tag, "origin": lambda request: request.rows}
+    driven = Choosy(takes=32, traits=traits, max_in_flight=2)
+    for name in ("bad", "worse"):
+        driven.submit(name, 20)
+        driven.fail(refused(400))
+    driven.submit_all(("one", 20), ("two", 20))
+    suspect = driven.out.pop()
+    assert suspect.reason == "suspect"
+    driven.takes = 8
+    driven.crowd()
+    driven.out.append(suspect)  # its answer comes last
+    driven.refusal = lambda rows: refused(400)
+    driven.spoilt = {f"one/{i}" for i in range(20)}
+    driven.settle()
+    first = next(batch for batch in driven.sent if "two" in driven.members(batch))
+    assert (first.rows, first.reason) == (8, "suspect")
+    assert len(driven.answers["two"]) == 20
+
+
 def test_batches_that_were_out_when_the_limit_was_learned_lower_it_no_further():
     driven = Choosy(takes=16, max_in_flight=4)
     driven.submit_all(*[(f"r{n}",) for n in range(128)])

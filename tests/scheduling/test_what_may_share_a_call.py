@@ -319,6 +319,20 @@ def test_short_rows_fill_batches_where_the_limit_is_on_bytes():
     assert driven.sizes[-1] == 32
 
 
+def test_a_number_of_rows_that_the_predictor_said_stays_beside_a_limit_on_bytes():
+    driven, choose = Particular(weight=800, most=24, mixes=True), random.Random(3)
+    said = b"batch size %d > maximum allowed batch size 24"
+    driven.refusal = lambda rows: refused(422, said % rows, rows=rows) if rows > 24 else refused(400, b"no", rows=rows)
+    driven.crowd(*[5] * 32)
+    for _ in range(5):
+        driven.crowd(*[choose.randint(10, 300) for _ in range(32)])
+    assert driven.lessons == ["bytes"]
+    before = len(driven.refused)
+    driven.crowd(*[5] * 32)
+    assert driven.sizes[-2:] == [24, 8]
+    assert len(driven.refused) == before
+
+
 def test_a_limit_on_a_sum_is_not_taken_for_lengths_that_do_not_mix():
     driven, choose = Particular(weight=400, mixes=True), random.Random(5)
     for _ in range(30):

@@ -174,8 +174,8 @@ async def test_a_client_that_leaves_is_forgotten(here: server.Server) -> None:
         await peer.until(lambda: not here.open)
 
 
-class Reset(asyncio.Transport):
-    """A connection that its client has reset, which nobody has noticed yet."""
+class Transport(asyncio.Transport):
+    """A connection whose client reads all that it is sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,10 +194,17 @@ class Reset(asyncio.Transport):
         return self.is_cut
 
     def write_eof(self) -> None:
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        pass
 
     def abort(self) -> None:
         self.is_cut = True
+
+
+class Reset(Transport):
+    """A connection that its client has reset, which nobody has noticed yet."""
+
+    def write_eof(self) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
 
 async def test_a_client_that_resets_its_connection_as_the_server_ends_it_is_no_bug() -> None:
@@ -221,6 +228,20 @@ async def test_an_error_of_the_client_is_told_before_the_connection_closes(here:
     assert farewell.kind == frames.GOAWAY
     assert b"prior knowledge" in farewell.payload
     writer.close()
+
+
+async def test_what_crosses_the_servers_last_word_is_dropped_and_cuts_nobody_off_until_it_is_a_flood() -> None:
+    here = server.Server(peer.Notes())
+    await here.listen("127.0.0.1", 0)
+    client, transport = server.ServerProtocol(here), Transport()
+    client.connection_made(transport)
+    client.data_received(frames.PREFACE + frames.settings({}) + frames.frame(frames.PING, 0, 1, bytes(8)))
+    client.data_received(bytes(100_000))
+    assert not transport.is_cut
+    client.data_received(bytes(1_000_000))
+    assert transport.is_cut
+    client.connection_lost(None)
+    await here.close(1.0)
 
 
 @pytest.mark.looptime
