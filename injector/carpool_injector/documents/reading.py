@@ -258,9 +258,9 @@ def _kind(event: Any) -> str:
 
 
 def _tag(event: Any) -> str:
-    """The tag of a node, as YAML 1.1 has it; a plain scalar's depends on the value."""
+    """The tag of a scalar, as YAML 1.1 has it; a plain one's depends on the value. A collection's is not read."""
     if _kind(event) != "Scalar":
-        return str(event.tag or f"tag:yaml.org,2002:{'map' if _kind(event) == 'MappingStart' else 'seq'}")
+        return ""
     return _resolved(event.value) if event.implicit[0] else str(event.tag or STRING)
 
 

@@ -246,7 +246,6 @@ class ModelRegistry:
         log.debug("the predictor does not tell of a model", extra=facts)
 
     def _keep(self, model: Model) -> None:
-        self._known.pop(model.name, None)
         self._unknown.drop(model.name)
         if not model.is_known:
             self._unknown.put(model.name, model, caches.text_size(model.name))
