@@ -20,6 +20,7 @@ examples.use_profile()
 
 # Turns of the loop a cancelled task gets to finish its clean-up before it counts as leaked.
 _TURNS_TO_FINISH = 20
+_GUARD = "no_task_outlives_the_test"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)  # hypothesis marks its tests first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.obj))
+        if is_async and _GUARD not in item.fixturenames:
+            # Only where a loop runs: the core's tests must pass without one, and pay for none.
+            item.fixturenames.insert(0, _GUARD)
         if item.get_closest_marker("uvloop") or item.get_closest_marker("both_loops"):
             # The default method raises from a signal handler, which uvloop does not let through.
             item.add_marker(pytest.mark.timeout(method="thread"))
@@ -52,13 +57,6 @@ def _spare_the_garbage_collector() -> None:
     """What lives between modules (imports, collected tests, schemas) stays: collections need not walk through it."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def _guard_against_leaks(request: pytest.FixtureRequest) -> None:
-    """Asks for the guard where a loop runs, and only there: the core's tests must pass without one."""
-    if inspect.iscoroutinefunction(inspect.unwrap(getattr(request.node, "function", None) or object)):
-        request.getfixturevalue("no_task_outlives_the_test")
 
 
 @pytest.fixture

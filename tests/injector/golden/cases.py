@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ruamel.yaml
+import yaml
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 import carpool_injector
@@ -64,7 +65,7 @@ class Case:
 def load(path: pathlib.Path) -> Case:
     """Read one case. Raises ValueError for a file that is none."""
     written, _, expected = path.read_text().partition(MARKER)
-    header, thing = ruamel.yaml.YAML(typ="safe", pure=True).load_all(written)
+    header, thing = yaml.load_all(written, yaml.CSafeLoader)
     if unknown := header.keys() - _HEADER:
         raise ValueError(f"{path.name}: unknown {sorted(unknown)}; known: {sorted(_HEADER)}")
     template = workloads.template(thing)
@@ -83,7 +84,7 @@ def load(path: pathlib.Path) -> Case:
     )
 
 
-@functools.cache  # reading them takes seconds, and several modules ask
+@functools.cache  # several modules ask
 def load_all() -> tuple[Case, ...]:
     """Every case, by name."""
     return tuple(load(path) for path in sorted(FOLDER.glob("*.yaml")))
@@ -113,9 +114,15 @@ def usual() -> str:
     return _dump({key: value for key, value in container.items() if key not in _ALWAYS_SHOWN})
 
 
+@functools.cache
+def _usual_members() -> Object:
+    members: Object = yaml.load(USUAL.read_text(), yaml.CSafeLoader)
+    return members
+
+
 def _shortened(spec: Object) -> Object:
     """The spec with the names of the usual members in place of them."""
-    known = ruamel.yaml.YAML(typ="safe", pure=True).load(USUAL)
+    known = _usual_members()
     shown = dict(spec)
     for group in ("containers", "initContainers"):
         for at, container in enumerate(spec.get(group) or ()):
@@ -137,9 +144,9 @@ def _changes(before: Object, after: Object) -> str:
 
 
 def _dump(value: Any) -> str:
-    yaml = ruamel.yaml.YAML()
-    yaml.width = 4096
-    yaml.indent(mapping=2, sequence=4, offset=2)
+    writer = ruamel.yaml.YAML()
+    writer.width = 4096
+    writer.indent(mapping=2, sequence=4, offset=2)
     stream = io.StringIO()
-    yaml.dump(value, stream)
+    writer.dump(value, stream)
     return stream.getvalue()
