@@ -234,7 +234,7 @@ class Turns(scheduler.Scheduler):
     def submit_all(self, requests: Sequence[messages.Request]) -> Sequence[messages.Effect]:
         """As that of any scheduler; of members that do not all have room, some are refused."""
         if len(requests) == 1 and requests[0].rows == 1:  # of a thread, one by one
-            return self.submit(requests[0])
+            return super().submit_all(requests)
         several = [call.rows for call in requests if call.rows > 1 and cast(Call, call).futures is not None]
         if several:
             most = 1 if self.learned_limits.now else self.limits.max_batch_size
@@ -327,7 +327,7 @@ class Adaptive(adaptive.Adaptive):
 
     @property
     def max_in_flight(self) -> float:
-        return self._most.max_in_flight if self._is_stuck() else super().max_in_flight
+        return self._most.max_in_flight if self._is_stuck() else self.wanted_in_flight()
 
     def choose(self, backlog: Backlog, now: float) -> policy.Decision:
         decision = super().choose(backlog, now)

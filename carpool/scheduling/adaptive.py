@@ -64,10 +64,14 @@ class Adaptive:
 
     @property
     def max_in_flight(self) -> float:
+        return self.wanted_in_flight()
+
+    def wanted_in_flight(self) -> float:
         """As many as are worth having out; one for every second worker while there is trouble."""
         predictor = self.predictor
         wanted = max(1, (predictor.workers + 1) // 2) + predictor.overdue if self._is_wary else predictor.most_out
-        return min(wanted, self._limits.max_in_flight)
+        most = self._limits.max_in_flight
+        return wanted if wanted < most else most
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -76,22 +80,25 @@ class Adaptive:
         predictor = self.predictor
         if predictor.overdue_at <= now:
             predictor.passed(now)
-        answered = self.predicted_start(ahead, now) + predictor.work_of_one + predictor.overhead
-        if answered > goal and self._earliest_answer(ahead, now) > goal and not self._must_learn(now):
-            return errors.WouldBeLate(retry_after=self.drain_seconds(ahead, now))
+        if goal < math.inf:
+            answered = self.predicted_start(ahead, now) + predictor.work_of_one + predictor.overhead
+            if answered > goal and self._earliest_answer(ahead, now) > goal and not self._must_learn(now):
+                return errors.WouldBeLate(retry_after=self.drain_seconds(ahead, now))
         self.returns.arrived(rows, now)
         self.arrivals.add(rows, now)
         return None
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
+        predictor, most = self.predictor, self._limits.max_batch_size
+        out = predictor.out
         # One that had to leave early, because it was full, tells as much as a probe, which would part its callers.
-        is_early = self.predictor.out >= self.predictor.workers and self._would_be_clear(batch.rows, now)
+        is_early = out >= predictor.workers and self._would_be_clear(batch.rows, now)
         self._since_probe = 0 if is_early else self._since_probe + 1
-        if batch.rows >= tuning.FULL * self.full_size.of(self._limits.max_batch_size):
-            self.full_size.sent(self._limits.max_batch_size, self.predictor)
-        self.spacing.sent(batch, now, self.predictor.round_trip(batch.weight), self.predictor.out)
-        self.predictor.sent(batch, now)
+        if batch.rows >= tuning.FULL * self.full_size.of(most):
+            self.full_size.sent(most, predictor)
+        self.spacing.sent(batch, now, predictor.round_trip(batch.weight), out)
+        predictor.sent(batch, now)
         self._levels.sent(batch, now)
         self._pace.sent(len(batch.parts), now, self._longest_wait)
         self._has_waited = False
@@ -99,19 +106,20 @@ class Adaptive:
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch came back with predictions."""
+        predictor, most = self.predictor, self._limits.max_batch_size
         self._last_work = now
         self._watch_for_slowness(batch, now)
-        if self.predictor.follows(batch):
-            self.full_size.completed(batch.rows, self._limits.max_batch_size, now - self.predictor.completed_at)
+        if predictor.follows(batch):
+            self.full_size.completed(batch.rows, most, now - predictor.completed_at)
         else:
             self.full_size.interrupted()
-        workers = self.predictor.workers
-        self.predictor.completed(batch, now)
-        self.usual_work.observe(self.predictor, self._limits.max_batch_size)
-        if self.predictor.workers != workers:
+        workers = predictor.workers
+        predictor.completed(batch, now)
+        self.usual_work.observe(predictor, most)
+        if predictor.workers != workers:
             self._probe_every = self._first_probe
         self.returns.completed(batch.rows, now, self._longest_hold())
-        self.spacing.completed(batch, now, self.predictor.out)
+        self.spacing.completed(batch, now, predictor.out)
         self._pause = 0.0
         self._pause_until = float("-inf")
 
@@ -133,13 +141,16 @@ class Adaptive:
         queue = backlog.due(math.inf, 0.0)
         if queue is None:
             return Wait(None)
-        safe_until = self.predictor.latest_start(queue.max_batch_size, queue.first.goal)
+        goal, safe_until = queue.first.goal, math.inf
+        if goal < math.inf:
+            safe_until = self.predictor.latest_start(queue.max_batch_size, goal)
         late = None if now < safe_until else self._late_first(queue, now)
         if late is not None:
             return Drop(late, errors.WouldBeLate("it cannot be answered within its deadline any more"))
         decision = self._consider(queue, now)
         if isinstance(decision, Release):
-            return self._for_levels(self._sized(decision), backlog, now)
+            release = self._sized(decision)
+            return self._for_levels(release, backlog, now) if self._levels.is_mixed(now) else release
         full = None if self._levels.is_mixed(now) else backlog.full()
         has_time = full is not None and now - queue.oldest.arrived < self.predictor.work(full.max_batch_size)
         if full is not None and has_time and not self.predictor.should_run_dry:
@@ -213,19 +224,21 @@ class Adaptive:
         return first if self.predictor.finish(size, now) > first.goal else None
 
     def _consider(self, queue: Queue, now: float) -> Release | Wait:
-        if self.predictor.should_run_dry:
+        predictor = self.predictor
+        if predictor.should_run_dry:
             return _ANSWER
         is_full = queue.is_full or queue.rows >= self.full_size.of(self._limits.max_batch_size)
-        if is_full and (self.predictor.is_idle or not self._levels.is_mixed(now)):
+        if is_full and (predictor.is_idle or not self._levels.is_mixed(now)):
             return Release(queue, Reason.FULL)
-        if not self.predictor.is_known:
-            return Release(queue, Reason.IDLE) if self.predictor.is_idle else _ANSWER
-        if self.predictor.out > self.predictor.places:
+        if not predictor.is_known:
+            return Release(queue, Reason.IDLE) if predictor.is_idle else _ANSWER
+        out, places = predictor.out, predictor.places
+        if out > places:
             return _ANSWER
         # One more shows whether the predictor has room for it, and costs nobody much if it is of the usual size.
-        if self.predictor.out == self.predictor.places and queue.rows < self.predictor.usual_size:
+        if out == places and queue.rows < predictor.usual_size:
             return Wait(None)
-        beside = self._beside(queue, now) if self.predictor.out else None
+        beside = self._beside(queue, now) if out else None
         return beside or self._hold(queue, now) or Release(queue, self._reason())
 
     def _beside(self, queue: Queue, now: float) -> Release | Wait | None:
@@ -268,13 +281,11 @@ class Adaptive:
         allowed = self._limits.allowed_sizes
         if not allowed:
             most = self.full_size.of(self._limits.max_batch_size)
-            return release if release.queue.rows <= most else release._replace(rows=int(most))
+            return release if release.queue.rows <= most else Release(release.queue, release.reason, int(most))
         return release._replace(rows=packing.best_size(release.queue.next_rows, allowed, self.predictor.work))
 
     def _for_levels(self, release: Release, backlog: Backlog, now: float) -> Release:
         """Leave lower levels out that would make a batch take long, while higher ones come too."""
-        if not self._levels.is_mixed(now):
-            return release
         fixed, slope = self.predictor.fixed_work, self.predictor.work_of_one - self.predictor.fixed_work
         short = (fixed * (tuning.SHORT - 1) + slope * tuning.SHORT) / slope if slope > 0 else math.inf
         highest = self._levels.highest
@@ -291,9 +302,11 @@ class Adaptive:
 
     def _hold(self, queue: Queue, now: float) -> Wait | None:
         """Wait for callers that should be back any moment, if that is worth more than it costs those who wait."""
+        is_idle = self.predictor.is_idle
+        if is_idle and self.returns.expected() <= 0.5:
+            return None
         room = queue.max_batch_size - queue.rows
         longest = self._longest_hold()
-        is_idle = self.predictor.is_idle
         if is_idle:
             back = min(self.returns.expected(), room)
             left = self.returns.until_back(now, self._tick, longest)
@@ -331,10 +344,12 @@ class Adaptive:
 
     @property
     def _longest_wait(self) -> float:
-        return min(tuning.HOLD_MAX, self._limits.max_latency)
+        longest = self._limits.max_latency
+        return longest if longest < tuning.HOLD_MAX else tuning.HOLD_MAX
 
     def _longest_hold(self) -> float:
-        return min(self._longest_wait, self.predictor.fixed_work / 2)
+        longest, half = self._longest_wait, self.predictor.fixed_work / 2
+        return half if half < longest else longest
 
     def _would_be_clear(self, size: int, now: float) -> bool:
         """Whether a batch that left now would show that the predictor works on it beside the others, or does not."""

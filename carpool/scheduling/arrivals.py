@@ -101,7 +101,9 @@ class ReturningCallers:
         self._completed_at = self._last_at = now
         self._is_short = span < tuning.RETURN_SPAN
         half = self._cycle / 2 if self._cycle else tuning.RETURN_SPAN  # nothing is known of the first cycle
-        self._span = min(tuning.RETURN_SPAN, max(span, half)) if self._is_short else span
+        if self._is_short:
+            span = min(tuning.RETURN_SPAN, half if half > span else span)
+        self._span = span
 
     def _learn(self, since: float) -> None:
         is_first_miss = not self._back_in_span and not self._has_missed

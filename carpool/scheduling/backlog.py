@@ -7,6 +7,7 @@ of queues. Of tiers (see `queues.tier_of`) there are two for each level of prior
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
@@ -14,7 +15,7 @@ from carpool.scheduling import packing
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import WAITING, Part, Place, Request, take_all, wait_all
-from carpool.scheduling.queues import OldestFirst, Queue, delay_of, tier_of
+from carpool.scheduling.queues import OldestFirst, Queue, Sums, delay_of, tier_of
 
 __all__ = ["Backlog", "Queue"]
 
@@ -97,6 +98,8 @@ class Backlog:
         while at < count:
             first = requests[at]
             is_notable |= self._add(first)
+            if at + 1 == count:
+                break
             # Those like it that follow go with it, as mostly all of them are alike.
             key, tier, queue = first.queue_key, tier_of(first, limits), self._queues[first.queue_key]
             rows, size, goal = 0, 0, queue.known_goal
@@ -152,6 +155,8 @@ class Backlog:
 
         With `now` infinity, that is of all.
         """
+        if now == math.inf and len(self._queues) == 1:
+            return next(iter(self._queues.values()))
         found: list[tuple[Request, int, Queue]] = []
         for tier, queues in self._tiers.items():
             queue = queues.oldest()
@@ -181,7 +186,7 @@ class Backlog:
         waiting = queue.sums
         is_all = waiting.rows <= room and waiting.size <= queue.max_batch_bytes
         if is_all and waiting.cost <= limits.max_batch_cost and chosen is None:
-            return self._take_all(queue)
+            return self._take_all(queue, waiting)
         parts = packing.pack(chosen or queue, room, limits, queue.max_batch_size, queue.max_batch_bytes)
         rows, size, cost = 0, 0, 0.0
         for request, start, stop in parts:
@@ -281,13 +286,14 @@ class Backlog:
         if lengths is not None:
             request.length = max(lengths(request.payload, 0, request.rows))
 
-    def _take_all(self, queue: Queue) -> list[Part]:
+    def _take_all(self, queue: Queue, waiting: Sums) -> list[Part]:
         parts = take_all(queue)
-        for request, start, stop in parts if self.levels else ():
-            if request.priority:
-                self._count(request, start - stop)
+        if self.levels:
+            for request, start, stop in parts:
+                if request.priority:
+                    self._count(request, start - stop)
         queue.fifos.clear()
-        rows, size, cost = queue.sums
+        rows, size, cost = waiting
         self._change(queue, -rows, -size, -cost)
         if self._partly_sent:
             self._partly_sent.pop(queue, None)
@@ -320,7 +326,7 @@ class Backlog:
             del self.levels[request.priority]
 
     def _update(self, queue: Queue) -> None:
-        if not queue.is_partly_sent:
+        if self._partly_sent and not queue.is_partly_sent:
             self._partly_sent.pop(queue, None)
         if not queue.rows:
             self._drop(queue)

@@ -162,7 +162,8 @@ class Isolation:
 
     def regular_left(self, now: float) -> None:
         """A regular batch leaves: it earns calls for retries and, while it is not calm, for suspects."""
-        self._retries.budget = min(_BURST, self._retries.budget + self._limits.retry_budget)
+        if self._retries.budget < _BURST:
+            self._retries.budget = min(_BURST, self._retries.budget + self._limits.retry_budget)
         if not self.is_calm:
             self.quarantine.regular_left(now)
 

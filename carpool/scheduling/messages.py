@@ -298,11 +298,14 @@ class Batch:
         self.key = key
         self.parts = parts
         self.reason = reason
-        self.rows = sum([part.stop - part.start for part in parts])
-        self.weight = self.rows
-        self.newcomers: Sequence[Request] = ()
-        if reason not in RETRIES:
-            self.newcomers = [request for request, start, _ in parts if not start and not request._goes_again]
+        rows = 0
+        newcomers: list[Request] = []
+        for request, start, stop in parts:
+            rows += stop - start
+            if not start and not request._goes_again:
+                newcomers.append(request)
+        self.rows = self.weight = rows
+        self.newcomers: Sequence[Request] = () if reason in RETRIES else newcomers
         self.dispatched = 0.0
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
         self.about: Any = None

@@ -84,10 +84,13 @@ class Pace:
 
     def sent(self, requests: int, now: float, longest: float) -> None:
         """A batch of so many requests left. The next one is to wait for `longest` seconds at most."""
-        apart = max(0.0, now - self._sent_at)
+        apart = now - self._sent_at
         self._sent_at = now
-        self._apart += tuning.PACE_WEIGHT * (apart - self._apart)
+        self._apart += tuning.PACE_WEIGHT * ((apart if apart > 0.0 else 0.0) - self._apart)
         self._requests += tuning.PACE_WEIGHT * (requests - self._requests)
+        if self._own.samples < tuning.ENOUGH:
+            self.next_at = now
+            return
         wanted = min(self._wanted(), longest)
         # A batch that was late leaves the next one so much earlier: it is their number that costs.
         self.next_at = min(max(self.next_at + wanted, now), now + wanted)
@@ -95,7 +98,7 @@ class Pace:
     def _wanted(self) -> float:
         """Seconds from one batch to the next, 0 if they may leave at any time."""
         own, apart = self._own.now, self._apart
-        if self._own.samples < tuning.ENOUGH or not apart or own.of(self._requests) < tuning.BUSY_CORE * apart:
+        if not apart or own.of(self._requests) < tuning.BUSY_CORE * apart:
             return 0.0
         left = max(tuning.LEAST_LEFT, 1 - own.request * self._requests / apart)
         return own.batch * (1 + math.sqrt(left)) / left

@@ -45,7 +45,9 @@ class LatencyModel:
 
     def pessimistic(self, size: float) -> float:
         """Seconds that a batch of `size` will rarely exceed."""
-        return self(size) * (1 + min(tuning.LARGEST_MARGIN, tuning.Z * self.spread))
+        margin = tuning.Z * self.spread
+        most = tuning.LARGEST_MARGIN
+        return (self.fixed + self.slope * size) * (1 + (margin if margin < most else most))
 
     def least(self, size: float) -> float:
         """Seconds that a batch of `size` takes at least, by what was seen; 0 while too little was.
@@ -57,30 +59,30 @@ class LatencyModel:
     def observe(self, size: int, seconds: float) -> None:
         """A batch of `size` took `seconds`."""
         self._judge(size, seconds)
-        self._largest = max(self._largest, size)
-        self._scale(tuning.FORGETTING)
-        self._n += 1
-        self._x += size
-        self._y += seconds
-        self._xx += size * size
-        self._xy += size * seconds
+        if size > self._largest:
+            self._largest = size
+        keep = tuning.FORGETTING
+        self._n = n = self._n * keep + 1
+        self._x = x = self._x * keep + size
+        self._y = y = self._y * keep + seconds
+        self._xx = xx = self._xx * keep + size * size
+        self._xy = xy = self._xy * keep + size * seconds
         self.samples += 1
         self.is_known, self.is_trusted = True, self.samples >= tuning.ENOUGH
-        self.mean_size = mean_x = self._x / self._n
-        mean_y = self._y / self._n
-        variance = self._xx / self._n - mean_x * mean_x
+        self.mean_size = mean_x = x / n
+        mean_y = y / n
+        variance = xx / n - mean_x * mean_x
         self.is_varied = variance > 1e-3 * mean_x * mean_x + 1e-6
         if self.is_varied:
-            slope = (self._xy / self._n - mean_x * mean_y) / variance
+            slope = (xy / n - mean_x * mean_y) / variance
             self.slope = min(max(slope, 0.0), mean_y / mean_x)
-        self.fixed = max(0.0, mean_y - self.slope * mean_x)
+        fixed = mean_y - self.slope * mean_x
+        self.fixed = fixed if fixed > 0.0 else 0.0
 
     def decay(self) -> None:
         """Keep little of what was learned: the predictor is not what it was."""
-        self._scale(tuning.KEPT_AFTER_CHANGE)
         self._surprises = 0
-
-    def _scale(self, keep: float) -> None:
+        keep = tuning.KEPT_AFTER_CHANGE
         self._n *= keep
         self._x *= keep
         self._y *= keep
@@ -89,19 +91,22 @@ class LatencyModel:
 
     def _judge(self, size: int, seconds: float) -> None:
         """Learn how far off the model was, and notice when that is a change rather than noise."""
-        expected = self(size)
+        expected = self.fixed + self.slope * size
         if not self.samples or expected <= 0:
             return
         residual = seconds / expected - 1
-        quickest = self.quickest + tuning.QUICKEST_WEIGHT * (min(1.0, residual + 1) - self.quickest)
-        self.quickest = min(residual + 1, quickest)
-        if abs(residual) < 1:  # more than that is not noise but change
+        share = residual + 1
+        quickest = self.quickest + tuning.QUICKEST_WEIGHT * ((share if share < 1.0 else 1.0) - self.quickest)
+        self.quickest = quickest if quickest < share else share
+        if -1 < residual < 1:  # more than that is not noise but change
             self._variance += tuning.SPREAD_WEIGHT * (residual * residual - self._variance)
             self.spread = math.sqrt(self._variance)
-        is_surprise = residual > tuning.SURPRISE or residual < 1 / (1 + tuning.SURPRISE) - 1
+        if 1 / (1 + tuning.SURPRISE) - 1 <= residual <= tuning.SURPRISE:
+            self._surprises = 0
+            return
         same_side = (residual > 0) == (self._surprises > 0)
         step = 1 if residual > 0 else -1
-        self._surprises = (self._surprises + step if same_side else step) if is_surprise else 0
+        self._surprises = self._surprises + step if same_side else step
         if abs(self._surprises) >= tuning.SURPRISES:
             self.changes += 1
             self.decay()
@@ -151,11 +156,13 @@ class PredictorModel:
     """
 
     # State: the two models, workers and the evidence for other numbers, what the limits said of it, and the batches in
-    # flight, oldest first, those that are overdue apart. What is asked for often is kept from batch to batch: overhead,
-    # work_of_one, fixed_work, is_idle, free_at, overdue_at.
+    # flight, oldest first, those that are overdue apart. What is asked for often is kept from batch to batch: which
+    # model tells of work, and what is too much in it, overhead, work_of_one, fixed_work, out, is_idle, free_at,
+    # overdue_at.
     def __init__(self, limits: Limits) -> None:
         self.round_trip = LatencyModel()
         self.gap = LatencyModel()
+        self._model_of_work, self._not_work = self.round_trip, 0.0
         self._gaps: dict[int, LatencyModel] = {}  # the same by workers, for the present number and those in _fewer
         self._limits = limits
         self._stated = 0
@@ -174,6 +181,7 @@ class PredictorModel:
         self.places = 2  # batches worth having out: one for each worker, and those on their way there or back
         self.work_of_one = 0.0  # seconds a worker is busy with a batch of one
         self.fixed_work = 0.0  # the part of it that does not grow with the batch
+        self.out = 0  # batches at the predictor, without those that are overdue
         self.is_idle = True  # whether a worker is free
         self.free_at = -math.inf  # when one will be free for one more batch; in the past if one is free now
         self.evenly_at = -math.inf  # when the next may leave for batches to be spread evenly over several workers
@@ -214,11 +222,6 @@ class PredictorModel:
         """Whether the number of workers is still an open question, so that full batches may go in greater numbers."""
         return self._judged < tuning.JUDGED_ENOUGH
 
-    @property
-    def out(self) -> int:
-        """Batches at the predictor, without those that are overdue."""
-        return len(self._in_flight)
-
     def watches(self, batch: Batch) -> bool:
         """Whether it was told that this batch left, and not yet that it is back."""
         return batch in self._in_flight or batch in self._overdue
@@ -240,20 +243,18 @@ class PredictorModel:
         One for each worker, another one that is full or arrives just in time, and a few while the number of workers is
         an open question.
         """
-        return self.places + (tuning.EXPLORE if self.is_exploring else 0) + len(self._overdue)
+        exploring = tuning.EXPLORE if self._judged < tuning.JUDGED_ENOUGH else 0
+        return self.places + exploring + len(self._overdue)
 
     def work(self, size: float) -> float:
         """Seconds a worker is busy with a batch of `size`."""
-        if self.gap.is_trusted and (self.gap.is_varied or not self.round_trip.is_varied):
-            return self.gap(size)
-        # Queued batches are often all of one size; then the others tell how time grows with it.
-        return max(0.0, self.round_trip(size) - self.overhead)
+        model = self._model_of_work
+        seconds = model.fixed + model.slope * size - self._not_work
+        return seconds if seconds > 0.0 else 0.0
 
     def least_work(self, size: float) -> float:
         """Seconds a worker is busy with a batch of `size` at least, by what is known."""
-        if self.gap.is_trusted and (self.gap.is_varied or not self.round_trip.is_varied):
-            return self.gap.least(size)
-        return max(0.0, self.round_trip.least(size) - self.overhead)
+        return max(0.0, self._model_of_work.least(size) - self._not_work)
 
     def finish(self, size: int, now: float) -> float:
         """When a batch of `size` sent now would be answered, on the safe side."""
@@ -277,11 +278,10 @@ class PredictorModel:
     def is_late(self, batch: Batch, now: float) -> bool:
         """Whether a batch that is being answered now took far longer than expected when it left."""
         entry = self._in_flight.get(batch)
-        if entry is None:  # one that is overdue says little of the others
+        if entry is None or not self.round_trip.is_trusted:  # one that is overdue says little of the others
             return False
         begin = entry.begin(self.workers)
-        alone = self.round_trip.pessimistic(entry.size)
-        return self.round_trip.is_trusted and begin < now and now - begin > tuning.SLOW_FACTOR * alone
+        return begin < now and now - begin > tuning.SLOW_FACTOR * self.round_trip.pessimistic(entry.size)
 
     def oldest_size(self) -> int:
         """Instances of the batch that has been out for longest, without those that are overdue; 0 if none is."""
@@ -316,9 +316,10 @@ class PredictorModel:
                 self._lone_every = min(tuning.LONE_SELDOM, self._lone_every * 2)
             self._since_lone = -1
         self._since_lone += 1
-        self._ends(entry, max(now, self.free_at) + self.work(batch.weight))
+        work = self.work(batch.weight)
+        self._ends(entry, (now if self.is_idle or self.free_at < now else self.free_at) + work)
         self._in_flight[batch] = entry
-        self.evenly_at = now + self.work(batch.weight) / self.workers if self.workers > 1 else -math.inf
+        self.evenly_at = now + work / self.workers if self.workers > 1 else -math.inf
         self._in_flight_changed()
 
     def passed(self, now: float) -> None:
@@ -409,14 +410,17 @@ class PredictorModel:
 
     def _ends(self, entry: InFlightBatch, end: float) -> None:
         entry.end = end
-        model, patience = self.round_trip, tuning.FIRST_PATIENCE
+        model, patience, size = self.round_trip, tuning.FIRST_PATIENCE, entry.size
         if model.is_known:
             # While all were of one size, how much longer a far larger one takes is not known.
-            is_unknown = not model.is_varied and entry.size > 2 * model.mean_size
+            is_unknown = not model.is_varied and size > 2 * model.mean_size
             least = tuning.FIRST_PATIENCE if is_unknown else tuning.SHORTEST_PATIENCE
-            patience = max(least, tuning.PATIENCE * model.pessimistic(entry.size))
-        # Perhaps they are worked on one after the other, whatever is believed.
-        entry.overdue_at = max(end, entry.sent + entry.beside * model(entry.size)) + patience
+            patience = tuning.PATIENCE * model.pessimistic(size)
+            patience = patience if patience > least else least
+        if entry.beside:  # perhaps they are worked on one after the other, whatever is believed
+            in_turn = entry.sent + entry.beside * (model.fixed + model.slope * size)
+            end = in_turn if in_turn > end else end
+        entry.overdue_at = end + patience
 
     def _observe(self, model: LatencyModel, other: LatencyModel, size: int, seconds: float) -> None:
         changes = model.changes
@@ -427,29 +431,46 @@ class PredictorModel:
         self._models_changed()
 
     def _models_changed(self) -> None:
-        self.overhead = self._overhead_with(self.gap)
-        work = self.gap(self.gap.mean_size) if self.gap.is_trusted else 0.0
-        ahead = min(tuning.MOST_WORKERS, self.overhead / work - tuning.LEFT_OVER) if work else 1.0
-        self.places = self.workers + max(1, math.ceil(ahead))
-        self.work_of_one = self.work(1)
-        self.fixed_work = self.work(0)
+        gap, alone = self.gap, self.round_trip
+        self.overhead = overhead = self._overhead_with(gap)
+        work = gap.fixed + gap.slope * gap.mean_size if gap.is_trusted else 0.0
+        ahead = math.ceil(min(tuning.MOST_WORKERS, overhead / work - tuning.LEFT_OVER)) if work and overhead else 1
+        self.places = self.workers + (ahead if ahead > 1 else 1)
+        if gap.is_trusted and (gap.is_varied or not alone.is_varied):
+            self._model_of_work, self._not_work = gap, 0.0
+        else:  # queued batches are often all of one size; then the others tell how time grows with it
+            self._model_of_work, self._not_work = alone, overhead
+        model, not_work = self._model_of_work, self._not_work
+        one, fixed = model.fixed + model.slope - not_work, model.fixed - not_work
+        self.work_of_one = one if one > 0.0 else 0.0
+        self.fixed_work = fixed if fixed > 0.0 else 0.0
         self._stay = None
 
     def _in_flight_changed(self) -> None:
-        self.is_idle = len(self._in_flight) < self.workers
+        entries, workers = self._in_flight, self.workers
+        self.out = out = len(entries)
+        self.is_idle = out < workers
         self._stay = None
-        entries = self._in_flight.values()
-        if not entries:
-            self.free_at, self.overdue_at = -math.inf, math.inf
+        self.free_at = -math.inf
+        if not out:
+            self.overdue_at = math.inf
             return
-        self.free_at = -math.inf if self.is_idle else self._free_after(sorted([entry.end for entry in entries]))
-        self.overdue_at = min([entry.overdue_at for entry in entries])
+        if out == 1:
+            (only,) = entries.values()
+            self.free_at = -math.inf if self.is_idle else only.end
+            self.overdue_at = only.overdue_at
+        else:
+            if not self.is_idle:
+                self.free_at = self._free_after(sorted([entry.end for entry in entries.values()]))
+            self.overdue_at = min([entry.overdue_at for entry in entries.values()])
         if self._overdue and self._limits.learns_in_flight and not self.is_known:  # and may be slow, and not parallel
             self.overdue_at = max(self.overdue_at, self._overdue_since + tuning.NEXT_PATIENCE)
 
     def _overhead_with(self, gap: LatencyModel | None) -> float:
-        if gap is not None and gap.is_trusted and self.round_trip.is_trusted:
-            return max(0.0, self.round_trip(gap.mean_size) - gap(gap.mean_size))
+        alone = self.round_trip
+        if gap is not None and gap.is_trusted and alone.is_trusted:
+            usual = gap.mean_size
+            return max(0.0, alone.fixed + alone.slope * usual - (gap.fixed + gap.slope * usual))
         return self._hint or 0.0
 
     def _free_after(self, ends: list[float]) -> float:
@@ -461,17 +482,18 @@ class PredictorModel:
 
         A number that was only stated is doubted as soon as anything is known.
         """
-        # What looks like one worker in stages may as well be several that take turns.
-        more = max(2, min(tuning.MOST_WORKERS, self.places - 1)) if self.workers == 1 else self.workers + 1
-        gain = self._weigh(entry, now, more) if entry.beside >= self.workers and self.round_trip.is_known else 0.0
-        self.may_do_more = self.may_do_more and gain >= 0
-        if entry.beside >= self.workers and self.round_trip.is_trusted:
-            self._judged += gain != 0.0
-            self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
-            if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
-                return self._set_workers(more)
         if not self.round_trip.is_known:
             return None
+        if entry.beside >= self.workers:
+            # What looks like one worker in stages may as well be several that take turns.
+            more = max(2, min(tuning.MOST_WORKERS, self.places - 1)) if self.workers == 1 else self.workers + 1
+            gain = self._weigh(entry, now, more)
+            self.may_do_more = self.may_do_more and gain >= 0
+            if self.round_trip.is_trusted:
+                self._judged += gain != 0.0
+                self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
+                if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
+                    return self._set_workers(more)
         best = 0
         for count, evidence in self._fewer.items():
             if entry.beside >= count:
@@ -483,14 +505,15 @@ class PredictorModel:
 
     def _weigh(self, entry: InFlightBatch, now: float, workers: int) -> float:
         """How much better so many workers explain the time a batch took (log-likelihood ratio, lognormal noise)."""
-        rival, current = self._expected(entry, workers), self._expected(entry, self.workers)
+        alone = self.round_trip(entry.size)
+        rival, current = self._waits(entry, workers) + alone, self._waits(entry, self.workers) + alone
         most = tuning.EVIDENCE_OF_ONE
         if math.isinf(rival) or math.isinf(current):  # it came back before it could have begun
             return (math.isinf(current) - math.isinf(rival)) * most
         least = tuning.LEAST_SPREAD if self.round_trip.is_trusted else tuning.FIRST_SPREAD
         spread = max(least, self.round_trip.spread)
         clear = max(tuning.LEAST_DIFFERENCE, tuning.CLEAR_SPREADS * spread)
-        if abs(rival - current) < clear * self.round_trip(entry.size):
+        if abs(rival - current) < clear * alone:
             return 0.0  # too close to call, and a bias in the model would decide
         took = now - entry.sent
         if not (took and rival and current):  # a predictor that takes no time by this clock
@@ -498,10 +521,12 @@ class PredictorModel:
         gain = (math.log(took / current) ** 2 - math.log(took / rival) ** 2) / (2 * spread * spread)
         return max(-most, min(most, gain))
 
-    def _expected(self, entry: InFlightBatch, workers: int) -> float:
-        waited = entry.begin(workers) - entry.sent
-        overhead = self._overhead_with(self._gaps.get(1)) if workers == 1 else self._hint or 0.0
-        return max(0.0, waited - overhead) + self.round_trip(entry.size)
+    def _waits(self, entry: InFlightBatch, workers: int) -> float:
+        """Seconds that a batch waited for one of so many workers."""
+        overhead = self._hint or 0.0
+        if workers == 1:
+            overhead = self.overhead if self.workers == 1 else self._overhead_with(self._gaps.get(1))
+        return max(0.0, entry.begin(workers) - entry.sent - overhead)
 
     def _set_workers(self, count: int) -> None:
         self.workers = count

@@ -49,13 +49,15 @@ class Queue:
     """
 
     __slots__ = (
-        "_cost", "_limits", "_rows", "_size", "_stale", "fifos", "key", "known_goal", "max_batch_bytes",
+        "_cost", "_limits", "_rows", "_size", "_stale", "fifos", "is_full", "key", "known_goal", "max_batch_bytes",
         "max_batch_size",
     )  # fmt: skip
 
     def __init__(self, key: Hashable, limits: Limits, most: float = math.inf, most_bytes: float = math.inf) -> None:
         """`most` and `most_bytes` are how many rows and bytes the predictor takes in one call of this key."""
         self._limits = limits
+        self.is_full = False
+        """Whether the next batch is as large as it can get: waiting would not let it carry more."""
         self.resize(most, most_bytes)
         self._stale = 0  # requests in the fifos that do not wait any more, at most
         self.key = key
@@ -66,9 +68,10 @@ class Queue:
         self.fifos: dict[int, deque[Request]] = {}
 
     def resize(self, most: float, most_bytes: float) -> None:
-        """Adapt to changed limits, and to how many rows and bytes the predictor takes."""
-        self.max_batch_size = int(min(self._limits.max_batch_size, most))
-        self.max_batch_bytes = min(self._limits.max_batch_bytes, most_bytes)
+        """Adapt to changed limits, and to how many rows and bytes the predictor takes; `is_full` does not yet."""
+        limits = self._limits
+        self.max_batch_size = limits.max_batch_size if most >= limits.max_batch_size else int(most)
+        self.max_batch_bytes = min(limits.max_batch_bytes, most_bytes)
 
     @property
     def rows(self) -> int:
@@ -90,9 +93,10 @@ class Queue:
         self._rows = rows = self._rows + rows
         self._size = size = self._size + size
         self._cost = cost = self._cost + cost
-        return rows > 0 and (
+        self.is_full = rows > 0 and (
             rows >= self.max_batch_size or size >= self.max_batch_bytes or cost >= self._limits.max_batch_cost
         )
+        return self.is_full
 
     @property
     def oldest(self) -> Request:
@@ -116,11 +120,6 @@ class Queue:
         if self.known_goal == -math.inf:
             self.known_goal = min([request.goal for request in self])
         return self.known_goal
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next batch is as large as it can get: waiting would not let it carry more."""
-        return self.change(0, 0, 0.0)
 
     @property
     def is_partly_sent(self) -> bool:
@@ -162,7 +161,7 @@ class Queue:
         """Requests do not wait any more; so many stood anywhere, and have ended. The sums are the caller's business."""
         self.drop_finished()
         self._stale += anywhere
-        if self._stale > _SLACK + sum(map(len, self.fifos.values())) // 2:
+        if self._stale > _SLACK and self._stale > _SLACK + sum(map(len, self.fifos.values())) // 2:
             self.fifos = {tier: deque([each for each in fifo if each.is_queued]) for tier, fifo in self.fifos.items()}
             self._stale = 0
 
@@ -246,6 +245,8 @@ class Deadlines:
             count -= len(self._endless)
             self._endless.difference_update(closed)
             count += len(self._endless)
+            if not count:
+                return
         self._open -= count
         watched = len(self._queue) + len(self._heap)
         if watched - self._open > _SLACK + watched // 2:

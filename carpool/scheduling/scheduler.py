@@ -392,7 +392,7 @@ class Scheduler:
         predictor = self.policy.predictor
         if predictor.overdue_at <= now:
             predictor.passed(now)
-        while len(self.in_flight) < self.policy.max_in_flight:
+        while len(self.in_flight) < (most := self.policy.max_in_flight):
             is_calm = self.isolation.is_calm
             batch = self._next_batch(now, effects) if is_calm else self._next_after_failures(now, effects)
             if isinstance(batch, Asking):
@@ -403,11 +403,7 @@ class Scheduler:
             self.policy.sent(batch, now)
             if not self.learned_limits.is_empty and self.learned_limits.left(batch, now):
                 self._resize(batch)
-        return (
-            NO_SLOT._replace(at=predictor.overdue_at)
-            if self.policy.max_in_flight < self.limits.max_in_flight
-            else NO_SLOT
-        )
+        return Asking(predictor.overdue_at, math.inf, math.inf) if most < self.limits.max_in_flight else NO_SLOT
 
     def _next_batch(self, now: float, effects: list[Effect]) -> Batch | Asking:
         """A regular batch, if the policy wants one now, or when to ask it again."""
