@@ -124,10 +124,10 @@ class Histogram:
         """The values so far."""
         return Distribution(self._bounds, tuple(self._counts), self._sum)
 
-    def observe(self, value: float) -> None:
-        """One more value."""
-        self._counts[bisect.bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """One more value, or as many that are equal."""
+        self._counts[bisect.bisect_left(self._bounds, value)] += times
+        self._sum += value * times
 
     def observe_all(self, values: Collection[float]) -> None:
         """Many values at once. Those of a batch are alike, so most of them fall into one bucket and cost little."""

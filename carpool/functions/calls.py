@@ -20,7 +20,7 @@ from carpool import errors
 from carpool.compiled import mypyc_attr
 from carpool.functions import errors as failures
 from carpool.functions import futures, waiting
-from carpool.functions.futures import Settling
+from carpool.functions.futures import PENDING, Future, Settling
 from carpool.scheduling import adaptive, messages, policy, scheduler
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.limits import Limits
@@ -105,10 +105,17 @@ class Call(messages.Request):
             except BaseException as error:  # of a merge, when it joins parts
                 return self.refusals(error)
         results = pieces[0][2]
-        failures_among = [kind for kind in set(map(type, results)) if issubclass(kind, BaseException)]
-        if failures_among:
+        if _has_exceptions(results):
             return [_settling(*each) for each in zip(self.futures, results, strict=True)]
         return zip(self.futures, results, [None] * len(results), strict=True)
+
+    def answer(self, pieces: Sequence[messages.Piece]) -> None:
+        """Settle its futures by `answers`."""
+        results = None if self.futures is None else pieces[0][2]
+        if results is None or _has_exceptions(results):
+            futures.settle(self.answers(pieces))
+        else:
+            futures.settle_with(results, cast(list[futures.Future[Any]], self.futures))
 
     def refusals(self, error: BaseException) -> list[Settling]:
         """An exception of its own for each who called, to be settled; a stream has it at once."""
@@ -141,19 +148,23 @@ class Call(messages.Request):
         return ((self.replier, self),)
 
 
+def _has_exceptions(results: Iterable[Any]) -> bool:
+    return bool([kind for kind in set(map(type, results)) if issubclass(kind, BaseException)])
+
+
 def _settling(future: futures.Future[Any], result: Any) -> Settling:
     return (future, None, failures.own(result)) if failures.is_exception(result) else (future, result, None)
 
 
 class Turn(Call):
-    """What is called in one turn of `loop`: up to `room` items join, as long as nobody ends the turn.
+    """What is called in one turn of `loop`, in its `thread`: up to `room` items join, until somebody ends the turn.
 
     Other threads may end it, under a `lock`, for which nobody who joins has to wait: who joins looks afterwards whether
     it has ended meanwhile. `on_close` is called once nobody joins any more. So many items came `before` it by the same
     plan, in the same turn of the loop.
     """
 
-    __slots__ = ("_joined", "_lock", "_on_close", "_room", "_some_left", "before", "loop")
+    __slots__ = ("_joined", "_lock", "_on_close", "_room", "_some_left", "before", "loop", "thread")
 
     # Mutable state, beside the scheduler's: those who joined, until it ends, and how many may.
     def __init__(
@@ -171,6 +182,7 @@ class Turn(Call):
         self.futures = []
         self.contexts = []
         self.loop = loop
+        self.thread = threading.get_ident()
         self.before = 0
         self._joined: list[tuple[Any, futures.Future[Any], contextvars.Context]] = []
         self._room = room
@@ -194,8 +206,9 @@ class Turn(Call):
         if len(joined) >= self._room:
             return None
         # Not by its `__init__`, which would take a third of all this.
-        future: futures.Future[Any] = _new_future(futures.Future)
+        future: futures.Future[Any] = _new_future(Future)
         future.source = self
+        future._status = PENDING
         future._waiting = []
         joined.append((item, future, _copy_context()))
         if self._room:
@@ -209,7 +222,7 @@ class Turn(Call):
             return True
         with self._lock:
             self.end()
-        self.rows = self.callers = self.count
+        self.rows = self.callers = len(self.payload)
         if self._some_left:
             self.leave()
         return bool(self.rows)

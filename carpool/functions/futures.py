@@ -32,6 +32,7 @@ R = TypeVar("R")
 PENDING = "pending"
 CANCELLED = "cancelled"
 FINISHED = "finished"
+FAILED = "finished with an exception"
 
 _batch_here = current.variable.get
 _running_loop = current.loop
@@ -53,7 +54,9 @@ Settling = tuple["Future[Any]", Any, BaseException | None]
 """A future with its result, or with an exception."""
 
 
-# Those that have a state of the base class as well.
+# Among who waits: the base class's own state.
+_MIRROR = object()
+# Those that have such a state.
 _mirrored: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 
 
@@ -146,7 +149,7 @@ class Future(concurrent.futures.Future[R]):
 
     # What most futures never change is the class's. `source` is there for as long as it is pending. In `_waiting` are
     # threads and futures of loops, which stay until they have gone on, and callbacks, which stay until they are called.
-    _status = PENDING
+    _status: str
     _value: Any = None
     _error: BaseException | None = None
     _trace: types.TracebackType | None = None  # of the exception, as it came
@@ -155,6 +158,7 @@ class Future(concurrent.futures.Future[R]):
 
     def __init__(self, source: waiting.Source | None = None) -> None:
         self.source = source
+        self._status = PENDING
         self._waiting: list[Any] = []
 
     # --- what callers use --------------------------------------------------------------------------------------
@@ -206,33 +210,46 @@ class Future(concurrent.futures.Future[R]):
         self._is_told()
         return self._error
 
-    def __await__(self) -> Generator[Any, None, R]:
+    def __await__(
+        self, loop: asyncio.AbstractEventLoop | None = None, wait: waiting.Wait | None = None
+    ) -> Generator[Any, None, R]:
         if self._status is PENDING:
             # Most who wait belong to no batch, and need not be noted.
-            wait = None if _batch_here(None) is None else self._begin_to_wait(waiting.running_task())
-            waiter = (_running_loop() or asyncio.get_running_loop()).create_future()
+            if wait is None and _batch_here(None) is not None and (wait := self._begin_to_wait(waiting.running_task())):
+                try:
+                    return (yield from self.__await__(loop, wait))
+                finally:
+                    wait.end()
+            # It is awaited where it was called, nearly always, and to ask which loop runs would take longer than all of
+            # this: where it is another one, its task says so.
+            if loop is None:
+                loop = getattr(self.source, "loop", None) or asyncio.get_running_loop()
+            waiter, elsewhere = loop.create_future(), None
             self._waiting.append(waiter)
             if wait is not None:
                 wait.watch(waiter.done, waiter.set_exception)
             try:
                 if self._status is PENDING:  # else since it was looked at
                     yield from waiter
-            except BaseException:  # the task was cancelled, or its coroutine closed
-                self._leave(waiter)
-                raise
-            else:
-                self._discard(waiter)
-            finally:
-                if wait is not None:
-                    wait.end()
-        if self._error is not None:
-            try:
-                raise self._as_it_came(self._error)
-            finally:
-                del self
-        if self._status is not FINISHED:
+            except BaseException as error:  # the task was cancelled, or its coroutine closed
+                elsewhere = _running_loop() if type(error) is RuntimeError else None
+                if elsewhere is None or elsewhere is loop:
+                    self._leave(waiter)
+                    raise
+            if elsewhere is not None:
+                try:
+                    return (yield from self.__await__(elsewhere, wait))
+                finally:
+                    self._leave(waiter)  # not before: somebody waits all the while
+            self._waiting.remove(waiter)
+        if self._status is FINISHED:
+            return self._value  # type: ignore[no-any-return]
+        if self._error is None:
             raise asyncio.CancelledError
-        return self._value  # type: ignore[no-any-return]
+        try:
+            raise self._as_it_came(self._error)
+        finally:
+            del self
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once it is done, at once if it is."""
@@ -266,23 +283,21 @@ class Future(concurrent.futures.Future[R]):
             raise concurrent.futures.InvalidStateError(f"{self!r} is done")
 
     def __repr__(self) -> str:
-        return f"<carpool.Future {self._status}>"
+        return f"<carpool.Future {FINISHED if self._status is FAILED else self._status}>"
 
     # --- what `concurrent.futures.wait` and `as_completed` use -------------------------------------------------
 
-    def __getattr__(self, name: str) -> Any:
-        """What the base class keeps for itself, and its functions look at: it begins to keep that now."""
-        if self._is_mirrored or not name.startswith("_") or name.endswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def _begin_to_mirror(self) -> None:
+        """Keep the base class's state as well, from now on: its functions look at that."""
         self._begin_for_base()
         with _transitions:
             if not self._is_mirrored:
                 self._is_told()
                 super().__init__()
                 self._is_mirrored = True
+                self._waiting.append(_MIRROR)
                 _mirrored.add(self)
         self._mirror()
-        return getattr(self, name)
 
     def _mirror(self) -> None:
         """Let those know that look at the base class's state, if it is done."""
@@ -411,6 +426,26 @@ class Future(concurrent.futures.Future[R]):
             self._untold = None
 
 
+class _OfBase:
+    """An attribute of the base class's, until a future has it: it is made at the first look.
+
+    Not by `__getattr__`, with which every look at any attribute would take several times as long.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, future: Future[Any] | None, _: type) -> Any:
+        if future is None or future._is_mirrored:
+            raise AttributeError(f"a future has no attribute {self._name!r}")
+        future._begin_to_mirror()
+        return getattr(future, self._name)
+
+
+for _name in vars(concurrent.futures.Future()):
+    setattr(Future, _name, _OfBase(_name))
+
+
 class _Untold:
     """What a call failed with that nobody has asked for: it goes to the log when the future is let go."""
 
@@ -442,13 +477,13 @@ class _OnLoop:
 # --- the one place that hands over outcomes ---------------------------------------------------------------------
 
 
-def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
+def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> bool:
     """Settle futures with results or exceptions, and tell who waits for them. Those that are done stay as they are.
 
-    All of them have their outcomes before the first callback runs. Returns how many were settled. After an interrupt it
-    may be called again: who was not told is told then.
+    All of them have their outcomes before the first callback runs. Returns whether any was settled. After an interrupt
+    it may be called again: who was not told is told then.
     """
-    count = 0
+    is_any = False
     told: list[Future[Any]] = []
     try:
         with _transitions:
@@ -460,48 +495,78 @@ def settle(outcomes: Iterable[Settling], status: str = FINISHED) -> int:
                 if error is not None:
                     future._error = error
                     future._trace = carpool_errors.raw(error, "__traceback__")
-                    if not (future._waiting or future._is_mirrored):
+                    if not future._waiting:
                         future._untold = _Untold(error, future.source)
-                future._status = status
+                future._status = status if error is None else FAILED
                 future.source = None
-                count += 1
-    finally:  # also after an interrupt
-        try:
-            _tell(told)
-        except BaseException:  # in the midst of it; telling again does no harm
-            _tell(told)
-            raise
-    return count
+                is_any = True
+    finally:
+        _tell(told)
+    return is_any
 
 
-def _tell(those: Iterable[Future[Any]]) -> None:
+def settle_with(results: Iterable[Any], those: Sequence[Future[Any]]) -> None:
+    """As `settle`, with a result for each of those: most are settled so, and it takes the least time."""
+    try:
+        with _transitions:
+            for future, result in zip(those, results, strict=True):
+                if future._status is PENDING:
+                    future._value = result
+                    future._status = FINISHED
+                    future.source = None
+    finally:
+        _tell(those)
+
+
+def _tell(those: Sequence[Future[Any]]) -> None:
     """Wake threads and tasks that wait for those that are done, tasks of a loop by one call; then call the callbacks.
 
     Each callback is called once, however often and wherever this is done; who is woken twice does not mind.
     """
+    try:
+        _tell_all(those)
+    except BaseException:  # an interrupt in the midst of it
+        _tell_all(those)
+        raise
+
+
+def _tell_all(those: Sequence[Future[Any]]) -> None:
+    waiters: list[Any] = []
+    for future in those:
+        if future._status is not PENDING:
+            waiters += future._waiting
+    # Where all are tasks, or threads, as nearly always, they need not be looked at one by one.
+    kinds = set(map(id, map(type, waiters)))
+    if kinds == _TASKS:
+        loops = set(map(_loop_of, waiters))
+        if len(loops) == 1:
+            _wake_on(loops.pop(), waiters)
+            return
+    if kinds == _THREADS:
+        _wake_threads(waiters)
+    elif kinds:
+        _tell_each(those)
+
+
+def _tell_each(those: Iterable[Future[Any]]) -> None:
     threads: list[_Sleeper] = []
     tasks: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     callbacks: list[tuple[Callable[[Future[Any]], object], Future[Any]]] = []
     for future in those:
         if future._status is PENDING:
             continue
-        if future._is_mirrored:
-            future._mirror()
         for waiter in list(future._waiting):
-            if type(waiter) is _Sleeper:
-                threads.append(waiter) if waiter.may_queue else waiter.wake()
+            if waiter is _MIRROR:
+                future._mirror()
+            elif type(waiter) is _Sleeper:
+                threads.append(waiter)
             elif asyncio.isfuture(waiter):
                 tasks.setdefault(waiter.get_loop(), []).append(waiter)
             else:
                 callbacks.append((waiter, future))
-    if threads:
-        _WakingQueue(threads)
+    _wake_threads(threads)
     for loop, waiters in tasks.items():
-        if loop is current.loop():
-            _wake(loop, waiters)
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
-                loop.call_soon_threadsafe(_wake, loop, waiters)
+        _wake_on(loop, waiters)
     interrupt: KeyboardInterrupt | None = None
     for callback, future in callbacks:
         try:
@@ -515,6 +580,22 @@ def _tell(those: Iterable[Future[Any]]) -> None:
         raise interrupt
 
 
+def _wake_threads(sleepers: Iterable[_Sleeper]) -> None:
+    queueing: list[_Sleeper] = []
+    for sleeper in sleepers:
+        queueing.append(sleeper) if sleeper.may_queue else sleeper.wake()
+    if queueing:
+        _WakingQueue(queueing)
+
+
+def _wake_on(loop: asyncio.AbstractEventLoop, waiters: Iterable[asyncio.Future[None]]) -> None:
+    if loop is current.loop():
+        _wake(loop, waiters)
+    else:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the tasks that waited are gone with it
+            loop.call_soon_threadsafe(_wake, loop, waiters)
+
+
 def _wake(loop: asyncio.AbstractEventLoop, waiters: Iterable[asyncio.Future[None]]) -> None:
     try:
         for waiter in waiters:
@@ -523,3 +604,7 @@ def _wake(loop: asyncio.AbstractEventLoop, waiters: Iterable[asyncio.Future[None
     except BaseException:  # the loop ends with it, and may be run again
         loop.call_soon(_wake, loop, waiters)
         raise
+
+
+_TASKS, _THREADS = {id(asyncio.Future)}, {id(_Sleeper)}
+_loop_of = asyncio.Future.get_loop

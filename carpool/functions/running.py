@@ -48,13 +48,14 @@ def compute_there(function: pool.Processes[..., Any], batch: work.Work) -> drive
 async def compute_async(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
     """Await a function that returns a list. Raises CancelledError only if its task was cancelled."""
     try:
-        if batch.cache_is_async and not await batch.ask_cache():
+        asks_cache = batch.cache_is_async
+        if asks_cache and not await batch.ask_cache():
             return batch.outcome([])
         returned = batch.call(function)
         if inspect.isawaitable(returned):  # a plain function may wrap a coroutine function and await it itself
             returned = await returned
         outcome = batch.outcome(returned)
-        if batch.cache_is_async:
+        if asks_cache:
             await batch.tell_cache()
         return outcome
     except asyncio.CancelledError as error:

@@ -86,31 +86,35 @@ class Recorder(driver.Observer):
     def sent(self, batch: messages.Batch) -> None:
         self.batches[batch.reason] += 1
         self.sizes.observe(batch.rows)
+        newcomers, now = batch.newcomers, batch.dispatched
+        if len(newcomers) == 1:  # of one turn of a loop, mostly
+            self.waits.observe(now - newcomers[0].arrived, getattr(newcomers[0], "callers", 1))
+            return
         came: list[float] = []
-        for request in batch.newcomers:
+        for request in newcomers:
             came += [request.arrived] * getattr(request, "callers", 1)
-        self.waits.observe_since(came, batch.dispatched)
+        self.waits.observe_since(came, now)
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
         self.function_seconds.observe(seconds)
         self.items += batch.rows
-        if self.tracing is not None:
-            self.tracing.answered(batch, seconds)
+        if self._tracing is not None:
+            self._tracing.answered(batch, seconds)
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         if not isinstance(error, errors.Abandoned):
             self.failures[error.reason] += 1
-        if self.tracing is not None:
-            self.tracing.failed(batch, error)
+        if self._tracing is not None:
+            self._tracing.failed(batch, error)
 
     def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None:
-        if self.tracing is not None:
-            self.tracing.turned_away(call, error)
+        if self._tracing is not None:
+            self._tracing.turned_away(call, error)
 
     def left(self, call: messages.Request) -> None:
         self.abandoned += 1
-        if self.tracing is not None:
-            self.tracing.left(call)
+        if self._tracing is not None:
+            self._tracing.left(call)
 
     def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
         super().bug(words, error, batch)

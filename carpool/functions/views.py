@@ -11,6 +11,7 @@ import copy
 import functools
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -38,6 +39,8 @@ _OneItem = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 _Items = tuple[list[Any], tuple[Any, ...], Mapping[str, Any]]
 
 _numbers = itertools.count()
+_thread = threading.get_ident
+_retried = current.retried.get
 
 
 class View:
@@ -218,7 +221,7 @@ class View:
         queue_key: Hashable = key
         if self._owner is not None and self._site.is_for_all:
             queue_key = id(self._owner), key
-        if apart := current.retried.get():
+        if apart := _retried():
             queue_key = apart, queue_key
         if is_warm_up:
             queue_key, cached_under = calls.WarmUp((next(_numbers), queue_key)), None
@@ -285,18 +288,23 @@ class Batched(View, Generic[P, T, R]):
         Raises TypeError for arguments that the function does not take, for those that have no hash, and for an item
         that `merge`, `cost` or `length` cannot take; all else that can happen comes by the future.
         """
-        # The usual case: others called in this turn of the loop, and most items come through here.
+        # The usual case: others called in this turn of the loop, and most items come through here. Which loop runs in
+        # this thread would take several times as long to ask.
         turn = self._turn
-        if turn is not None and not args and not kwargs and turn.loop is current.loop():
-            is_apart = inline.depth or current.retried.get()
-            future: futures.Future[R] | None = None if is_apart else turn.join(item)
+        if (
+            turn is not None
+            and not (args or kwargs or inline.depth or _retried())
+            and turn.thread == _thread()
+            and turn.loop.is_running()
+        ):
+            future: futures.Future[R] | None = turn.join(item)
             if future is not None:
                 return future
         by = self._site.for_caller()
         if not self._is_simple:
             return self._call_with_options(by, item, args, kwargs)
         key, arguments = self._arguments(args, kwargs)
-        apart = current.retried.get()
+        apart = _retried()
         if apart:
             key = apart, key
         timeout = self._timeout or by.options.timeout

@@ -334,7 +334,10 @@ def _listed(value: Any) -> Sequence[Any]:
 def is_stuck(batcher: Batcher) -> bool:
     """Whether no batch under way ends before a call is answered that waits for the next one."""
     under_way = batcher.core.in_flight.copy()
-    if not any(batch.about for batch in under_way):
+    for batch in under_way:
+        if batch.about:
+            break
+    else:  # none waits for anything, as nearly always when a policy asks
         return False
     return under_way.keys() <= _stuck({batch: _needs_of(batch) for batch in under_way}, if_policies_wait=True)
 

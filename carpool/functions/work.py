@@ -249,6 +249,8 @@ class Shares:
 
 def check_list(returned: Any, wanted: int) -> Sequence[Any]:
     """What a function returned, if it is a list of so many results. Raises `WrongResult` that says what it is."""
+    if type(returned) is list and len(returned) == wanted:
+        return returned.copy()  # a function may use its list again, while another thread still hands out the results
     if hasattr(type(returned), "iloc"):  # of pandas; as a list, a DataFrame is its columns
         returned = [returned.iloc[place] for place in range(len(returned))]
     is_listlike = hasattr(returned, "__len__") and hasattr(returned, "__getitem__") and not hasattr(returned, "keys")
@@ -263,7 +265,6 @@ def check_list(returned: Any, wanted: int) -> Sequence[Any]:
         )
     try:
         got = len(returned)
-        # A list of our own: a function may use its list again, while another thread still hands out the results.
         results = list(returned)
     except TypeError:  # such as an array without dimensions
         raise failures.WrongResult(

@@ -230,6 +230,28 @@ async def test_a_future_that_another_loop_awaits_first_is_awaited_where_it_was_m
         assert leaves or await elsewhere == 12
 
 
+@every_kind
+def test_calls_made_where_a_loop_has_stopped_in_the_midst_of_a_turn_do_not_join_it(way: Way) -> None:
+    function = way.batched(double)
+
+    async def begin() -> Any:
+        return function(1)
+
+    async def in_another() -> Any:
+        return await function(3)
+
+    loop = asyncio.new_event_loop()
+    try:
+        first = loop.run_until_complete(begin())
+        assert function(2).result(PATIENCE) == 4
+        assert asyncio.run(in_another()) == 6
+        second = loop.run_until_complete(begin())
+        assert asyncio.run(in_another()) == 6
+        assert [loop.run_until_complete(asyncio.wait_for(each, PATIENCE)) for each in (first, second)] == [2, 2]
+    finally:
+        loop.close()
+
+
 @every_way
 @pytest.mark.both_loops
 async def test_a_task_that_is_cancelled_and_uncancelled_has_no_result_that_is_not_there(way: Way) -> None:

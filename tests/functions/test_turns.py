@@ -324,7 +324,7 @@ def test_who_begins_to_wait_as_the_result_comes_is_told() -> None:
 
     class Late(futures.Future[Any]):
         def __setattr__(self, name: str, value: Any) -> None:
-            if name == "_status":  # another thread adds a callback just before
+            if value is futures.FINISHED:  # another thread adds a callback just before
                 self._add_waiter(told.append)
             super().__setattr__(name, value)
 
