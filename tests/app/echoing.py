@@ -95,15 +95,22 @@ def _most(model: str) -> int:
     return 0 if model == WITHOUT_BATCHES else 4
 
 
+class _Asked(msgspec.Struct):
+    """A request, with the members of its tensors as they were written."""
+
+    inputs: list[dict[str, msgspec.Raw]]
+
+
 def _inferred(seen: Seen) -> web.Response:
     size = int(seen.headers.get("Inference-Header-Content-Length", len(seen.body)))
     try:
-        asked = msgspec.json.decode(seen.body[:size])
+        asked = msgspec.json.decode(seen.body[:size], type=_Asked)
     except msgspec.DecodeError:
         return _Answer(b'{"error":"no JSON"}', 400)
-    outputs, tail = asked["inputs"], seen.body[size:]
+    outputs: list[Any] = asked.inputs
+    tail = seen.body[size:]
     if f"/{EMBEDDER}/" in seen.target:
-        shape = outputs[0]["shape"]
+        shape = msgspec.json.decode(outputs[0]["shape"])
         outputs, tail = [{"name": "text", "datatype": "FP32", "shape": shape, "data": [0.5] * shape[0]}], b""
     body = msgspec.json.encode({"model_name": "m", "outputs": outputs})
     return _Answer(body + tail, headers={"Inference-Header-Content-Length": str(len(body))} if tail else None)

@@ -12,7 +12,7 @@ from benchmarks.sim import variants
 from carpool_sidecar.planning import engine, planner, service_times, traffic
 
 # Small batches, so that a short run sees many of them.
-QUICK = planner.Effort(short=1_500, long=6_000)
+QUICK = planner.Effort(short=1_000, long=4_000)
 PREDICTOR = service_times.Predictor(service_times.parse("10+1n"), overhead=0.001)
 QUESTION = planner.Question(rate=2000, slo=0.040, predictor=PREDICTOR, max_batch_size=4)
 

@@ -140,7 +140,7 @@ SEEN_OF_STAGES = {
 def test_batches_that_follow_each_other_sooner_than_they_take_show_a_predictor_in_stages():
     """One worker that took as long as both stages do would be busy for 1.4 times as long as there is."""
     setting = document.Setting(policy="adaptive", max_latency=None, max_batch_size=128)
-    found = recordings.recording(setting, 5320, 3.0, STAGES, learned=SEEN_OF_STAGES, after=2.0)
+    found = recordings.recording(setting, 5320, 1.5, STAGES, learned=SEEN_OF_STAGES, after=1.0)
     fitted = fitting.model(found, found.present).predictor
     assert fitted.later
     assert fitted.words.count(", then ") == len(fitted.later)
