@@ -24,6 +24,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import compiled as hot_path
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
     "carpool": ".",
@@ -120,8 +122,15 @@ class Interpreter:
         return sorted(tagged.glob("*.whl"))
 
     def check(self, wheels: Sequence[Path], expected: str) -> None:
-        """Install wheels of carpool and carpool-sidecar, and see which build runs. Raises Problem if it is another."""
+        """Install wheels of carpool and carpool-sidecar, and see which build runs. Raises Problem if it is another.
+
+        All modules that are compiled are imported: what an interpreter does not take of one shows there at the least.
+        """
         self._install("--no-deps", "--reinstall", *map(str, wheels))
+        names = {package: hot_path.MODULES[package] + hot_path.NATIVE[package] for package in COMPILED}
+        modules = " ".join(f"{package}.{name}" for package in COMPILED for name in names[package].split())
+        importing = "import importlib, os; [*map(importlib.import_module, os.environ['MODULES'].split())]"
+        run([self.python, "-c", importing], self._folder, {"MODULES": modules})
         program = [self.python.parent / "carpool-sidecar", "--version"]
         told = run(program, self._folder).strip()
         if not told.endswith(f"({expected})"):

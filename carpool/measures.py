@@ -24,7 +24,7 @@ _FEW: Final = 3  # values that are sooner counted one by one than sorted
 
 
 @mypyc_attr(native_class=False)  # a native class cannot be pickled
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots=True Python 3.14 would want the code of its properties, which compiled have none
 class Distribution:
     """How many values fell between ascending bounds.
 

@@ -149,6 +149,22 @@ def test_a_name_for_what_is_caught_has_one_type_in_a_function() -> None:
     assert found == []
 
 
+def test_no_class_with_slots_that_a_dataclass_makes_anew_has_properties() -> None:
+    """Since Python 3.14 `dataclass(slots=True)` looks into the code of properties, and a compiled one has none."""
+    script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
+    found = []
+    for file in [file for name in script["MODULES"] for file in script["sources"](name)]:
+        for kind in ast.walk(ast.parse(file.read_text())):
+            if isinstance(kind, ast.ClassDef) and "slots=True" in "".join(map(ast.unparse, kind.decorator_list)):
+                methods = [each for each in kind.body if isinstance(each, ast.FunctionDef)]
+                found += [
+                    f"{file.name}: {each.name}"
+                    for each in methods
+                    if "property" in map(ast.unparse, each.decorator_list)
+                ]
+    assert found == []
+
+
 def test_slices_of_bytes_are_compiled_as_python_has_them_or_not_at_all() -> None:
     script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
     library = "#include <init.c>\n#include <bytes_ops.c>\n\nr = CPyBytes_GetSlice(data, 4, 2);\n"
