@@ -103,6 +103,16 @@ async def test_informational_answers_are_passed_on_but_for_100(proxy_exchange: E
     assert head(answer[len(hints * 2) :]) == [b"HTTP/1.1 200 OK", b"Content-Length: 2"]
 
 
+@pytest.mark.parametrize("length", [b"Content-Length: 0", b"Transfer-Encoding: chunked"])
+async def test_an_informational_answer_says_nothing_of_the_length_of_a_body(
+    proxy_exchange: Exchange, length: bytes
+) -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n"
+    last = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    _, answer = await proxy_exchange(GET, early + length + b"\r\n\r\n" + last)
+    assert answer.startswith(early + b"\r\n")
+
+
 @pytest.mark.parametrize("status", [b"110", b"199"])
 async def test_what_an_informational_answer_has_for_a_body_is_no_part_of_the_next(
     proxy_exchange: Exchange, status: bytes

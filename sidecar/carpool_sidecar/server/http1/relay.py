@@ -298,8 +298,7 @@ class Relay:
         fields = headers_.end_to_end(_texts(head.fields))
         self._close = self._exchange.is_closing or self._exchange.expects_continue or self._relays.is_ending()
         if head.status in _BODILESS or asked.method == "HEAD":
-            if head.status == http.HTTPStatus.NO_CONTENT:
-                fields.popall("Content-Length", None)
+            pass
         elif head.length is not None:
             self._framing = _LENGTH
         elif asked.version == messages.HTTP_1_1:
@@ -383,7 +382,6 @@ class Relay:
             self._refuse(error or errors.CarpoolError())
             return
         fields = headers_.end_to_end(told)
-        fields.popall("Content-Length", None)
         fields["Connection"] = "Upgrade"
         for protocol in told.getall("Upgrade", ()):
             fields.add("Upgrade", protocol)
@@ -441,7 +439,12 @@ def _host_of(target: str) -> str:
 
 
 def answer_head(head: connections.AnswerHead, fields: CIMultiDict[str], version: messages.Version) -> bytes:
-    """The head of an answer as it goes to a caller of this version, with these fields."""
+    """The head of an answer as it goes to a caller of this version, with these fields.
+
+    The length of what never has a body is left out (RFC 9110, 8.6).
+    """
+    if head.status < http.HTTPStatus.OK or head.status == http.HTTPStatus.NO_CONTENT:
+        fields.popall("Content-Length", None)
     reason = head.reason.decode(errors="surrogateescape")
     if headers_.has_control(reason):
         reason = ""  # nobody needs it (RFC 9112, section 4)
