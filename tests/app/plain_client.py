@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
+from tests import raw_client
 from tests.app.conftest import PREDICT, Bench
 
 
@@ -34,16 +34,8 @@ GET = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"
 MORE_THAN_AIOHTTP_QUEUES = 40  # requests of one connection: aiohttp's queue has room for 32
 
 
-class Client:
-    """One connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+class Client(raw_client.RawClient):
+    """A client that reads whole answers."""
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         """Status, headers by their names in lower case, and body of the next answer, which has a Content-Length."""
@@ -66,11 +58,6 @@ class Client:
     @property
     def is_open(self) -> bool:
         return not self._reader.at_eof()
-
-    async def leave(self) -> None:
-        self._writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
 
 
 async def connect(bench: Bench, receive_buffer: int | None = None) -> Client:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.http1 import bodies, exchange, handler, messages
+from tests import raw_client
 
 Send = Callable[[str, bytes], Awaitable["Connection"]]
 
@@ -49,16 +49,8 @@ class Site:
             asked.respond(responses.Response(200, (), str(len(body)).encode()))
 
 
-class Connection:
-    """A client that sends exactly the bytes it is told to."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+class Connection(raw_client.RawClient):
+    """A client that reads as little of its answer as a test wants."""
 
     async def status(self) -> int:
         return int((await self._reader.readline()).split()[1])
@@ -69,11 +61,6 @@ class Connection:
 
     async def read(self, size: int) -> bytes:
         return await self._reader.readexactly(size)
-
-    async def close(self) -> None:
-        self._writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
 
 
 def sized(body: bytes) -> str:

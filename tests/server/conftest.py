@@ -143,4 +143,4 @@ async def post(site: Site) -> AsyncIterator[Send]:
 
         yield post
         for connection in connections:
-            await connection.close()
+            await connection.leave()

@@ -43,7 +43,7 @@ async def test_bytes_that_trickle_do_not_extend_the_timeout(site: Site, post: Se
 async def test_a_client_that_leaves_ends_the_reading_and_its_reservation(site: Site, post: Send) -> None:
     client = await post("Content-Length: 10", b"x")
     await until(lambda: site.memory.held == 1)
-    await client.close()
+    await client.leave()
     assert isinstance(await site.outcomes.get(), asyncio.CancelledError)
     assert site.memory.held == 0
 

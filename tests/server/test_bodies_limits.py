@@ -57,7 +57,7 @@ async def test_bytes_that_are_only_declared_keep_nobody_out(site: Site, post: Se
     await until(lambda: site.memory.held == 4)
     assert await (await post(sized(b"x" * 96), b"x" * 96)).status() == 200
     for client in silent:
-        await client.close()
+        await client.leave()
     await until(lambda: site.memory.held == 0)
 
 

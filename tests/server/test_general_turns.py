@@ -74,7 +74,7 @@ async def test_what_comes_behind_an_unknown_upgrade_in_one_read_is_answered_what
         while await client.line():
             pass
         await client.read(length)
-    await client.close()
+    await client.leave()
 
 
 async def connect(bench: Bench) -> Connection:
@@ -89,7 +89,7 @@ async def test_a_turn_of_the_loop_takes_a_bounded_number_of_chunks(bench: Bench)
     await client.send(chunk(b"x") * count + END)
     assert await bench.site.outcomes.get() == b"x" * count
     assert bench.turns.count - before >= count // _PER_TURN
-    await client.close()
+    await client.leave()
     await until(lambda: bench.site.limits.memory.held == 0)
 
 
@@ -103,7 +103,7 @@ async def test_a_turn_of_the_loop_takes_a_bounded_number_of_pipelined_requests(b
             pass
         await client.read(3)
     assert bench.turns.count - before >= count // _PER_TURN
-    await client.close()
+    await client.leave()
     await until(lambda: bench.site.limits.memory.held == 0)
 
 
@@ -113,7 +113,7 @@ async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_c
     await bench.site.started.wait()
     await client.send(chunk(b"x") * 40_000)
     await until(lambda: bench.site.limits.memory.held > 40_000)
-    await client.close()
+    await client.leave()
     await until(lambda: bench.site.limits.memory.held == 0)
     assert isinstance(await bench.site.outcomes.get(), asyncio.CancelledError)
 
@@ -124,7 +124,7 @@ async def test_a_body_in_large_chunks_comes_whole_between_small_ones(bench: Benc
     await client.send(HEAD + b"".join(map(chunk, parts)) + END)
     assert await bench.site.outcomes.get() == b"".join(parts)
     assert await client.status() == 200
-    await client.close()
+    await client.leave()
 
 
 async def test_a_body_in_more_tiny_chunks_than_any_client_sends_is_refused(bench: Bench) -> None:
@@ -137,7 +137,7 @@ async def test_a_body_in_more_tiny_chunks_than_any_client_sends_is_refused(bench
     assert await client.status() == 400
     sent.cancel()
     await asyncio.gather(sent, return_exceptions=True)
-    await client.close()
+    await client.leave()
 
 
 async def test_chunks_of_three_bytes_are_never_too_small(bench: Bench) -> None:
@@ -146,4 +146,4 @@ async def test_chunks_of_three_bytes_are_never_too_small(bench: Bench) -> None:
     sending = asyncio.ensure_future(client.send(HEAD + chunk(b"xyz") * count + END))
     assert await bench.site.outcomes.get() == b"xyz" * count
     await sending
-    await client.close()
+    await client.leave()
