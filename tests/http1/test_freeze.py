@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http1 import corpus, freeze
+from tests.http1 import corpus, exchange, freeze
 
 _SHOWN = 5
 
@@ -38,3 +38,11 @@ def test_what_differs_is_told_by_stream() -> None:
     older, newer = ({"a: e": f"< HTTP/1.1 413 {words}"} for words in ("Request Entity Too Large", "Content Too Large"))
     assert not list(freeze.differences(older, newer))
     assert list(freeze.differences(was, now)) == ["a: b\n--- was\n= closed\n+++ is\n= reset", "a: d: new"]
+
+
+@pytest.mark.parametrize("name", ['"batchId":"', "carpool-batch-id: "])
+def test_a_batch_id_with_the_digits_of_a_stream_is_masked_as_any_other(name: str) -> None:
+    told = [
+        exchange.masked(f'{name}{digits}-0000-4000-8000-000000000000"', 500_123) for digits in ("50012312", "a" * 8)
+    ]
+    assert told == [f'{name}?"'] * 2
