@@ -67,6 +67,10 @@ def receiver(memory: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]
     started = Receiver()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", started.url)
     yield started
+    started.answers.set()
+    for each in threading.enumerate():
+        if each.name == "last spans":  # a sidecar does not wait for it, and it logs
+            each.join()
     started.close()
 
 
@@ -103,6 +107,7 @@ async def test_a_receiver_that_hangs_or_is_missing_costs_no_answer_and_no_more_t
     if not is_there:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "4")  # seconds: longer than the grace period
     bench = await sidecar_of(max_latency=0, tracing="otlp", grace_period=2)
     for number in range(1, 20):
         begun = time.monotonic()
