@@ -33,7 +33,6 @@ histograms are kept as `carpool.measures` does.
 | `server.admin_clients.Clients` | connections of the admin port | its listener; requests; its timer |
 | `server.admin_clients._Client` | since when one of them asks, or asks nothing | `Clients` |
 | `server.admin_clients.DrainWaits` | who waits for the end of a drain | `/drained` |
-| `server.lingering.Lingering` | until when a client is read that was told the end | the loop; its timer |
 | `server.unread.Watch` | all connections of its ports | their listeners; its timer |
 | `server.unread.Progress` | since when a client has taken nothing, the most it took at once | `Watch` |
 | `server.http1.server.Server` | its connections, what listens | the event loop; `close` |

@@ -99,6 +99,9 @@ class Transport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high_water = _HIGH_WATER if high is None else high
 
+    def get_write_buffer_size(self) -> int:
+        return len(self._unread)
+
     def pause_reading(self) -> None:
         assert self._is_reading
         self._is_reading = False

@@ -2,77 +2,65 @@
 
 from __future__ import annotations
 
-import asyncio
+from carpool_sidecar.server.http1 import connection
+from tests.server.connection_bench import Bench, Transport, settle
 
-import pytest
-
-from carpool_sidecar.server import lingering
-from tests.server.connection_bench import Transport, settle
-
-pytestmark = pytest.mark.looptime
+_LAST = b"nothing of HTTP\r\n\r\n"
 
 
-class Former(asyncio.Protocol):
-    """Who had the connection before."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def data_received(self, data: bytes) -> None:
-        self.heard.append("data")
-
-    def pause_writing(self) -> None:
-        self.heard.append("paused")
-
-    def resume_writing(self) -> None:
-        self.heard.append("resumed")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.heard.append("lost")
-
-
-def begin() -> tuple[Transport, Former]:
-    former = Former()
-    client = Transport(former)
+async def ended() -> tuple[Bench, Transport]:
+    """A client that was told that this was all, and stays."""
+    bench = Bench()
+    client = bench.connect()
     client.stays = True
-    lingering.Lingering(client, former)
-    return client, former
+    client.send(_LAST)
+    assert client.statuses == [400]
+    assert client.is_ended
+    assert not client.is_closing()
+    await settle()
+    return bench, client
 
 
 async def test_a_client_that_leaves_ends_it() -> None:
-    client, former = begin()
-    assert client.is_ended
-    assert not client.is_closing()
+    bench, client = await ended()
     client.leave()
-    assert former.heard == ["lost"]
+    assert not bench.connections
 
 
 async def test_a_client_that_is_quiet_is_waited_for_a_little() -> None:
-    client, former = begin()
-    await asyncio.sleep(lingering.QUIET - 0.1)
+    bench, client = await ended()
+    await bench.pass_time(connection.QUIET - 0.1)
     assert not client.is_closing()
-    await asyncio.sleep(0.2)
+    await bench.pass_time(0.2)
+    await settle()
     assert client.is_lost
-    assert former.heard == ["lost"]
+    assert not bench.connections
 
 
 async def test_what_a_client_sends_is_dropped_and_never_for_longer_than_a_while() -> None:
-    client, former = begin()
+    bench, client = await ended()
     seconds = 0
     while not client.is_closing():
         client.send(b"x")
-        await asyncio.sleep(1)
+        await bench.pass_time(1)
         seconds += 1
-    assert lingering.LONGEST - 1 <= seconds <= lingering.LONGEST + 1
-    assert former.heard == ["lost"]
+    assert connection.LONGEST_PARTING - 1 <= seconds <= connection.LONGEST_PARTING + 1
+    await settle()
+    assert client.is_lost
+    assert bench.memory.held == bench.memory.active == 0
 
 
 async def test_it_is_read_once_in_a_turn_of_the_loop_and_also_if_it_was_not_read_before() -> None:
-    former = Former()
-    client = Transport(former)
+    bench = Bench()
+    client = bench.connect()
     client.stays = True
-    client.pause_reading()
-    lingering.Lingering(client, former)
+    client.stall()
+    client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    await settle()
+    bench.asked[0].exchange.write(b"x" * 100_000)
+    bench.asked[0].exchange.end()
+    await settle()
+    assert client.is_ended
     assert client.is_reading()
     client.send(b"x")
     assert not client.is_reading()
@@ -81,9 +69,19 @@ async def test_it_is_read_once_in_a_turn_of_the_loop_and_also_if_it_was_not_read
     client.leave()
 
 
-async def test_who_was_here_before_is_told_whether_there_is_room_to_write() -> None:
-    client, former = begin()
-    client.protocol.pause_writing()
-    client.protocol.resume_writing()
-    client.leave()
-    assert former.heard == ["paused", "resumed", "lost"]
+async def test_a_client_that_sends_on_and_takes_nothing_is_cut_off_as_any_other_is() -> None:
+    bench = Bench(timeout=3.0)
+    client = bench.connect()
+    client.stays = True
+    client.stall()
+    client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    await settle()
+    bench.asked[0].exchange.write(b"x" * 100_000)
+    bench.asked[0].exchange.end()
+    seconds = 0
+    while not client.is_aborted:
+        await settle()
+        client.send(b"x")
+        await bench.pass_time(1)
+        seconds += 1
+    assert 3 <= seconds <= 6

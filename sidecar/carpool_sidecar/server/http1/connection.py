@@ -18,7 +18,7 @@ from typing import Final, Protocol, cast
 from carpool_sidecar import errors
 from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface, json_rows, v1
-from carpool_sidecar.server import lingering, responses, unread
+from carpool_sidecar.server import responses, unread
 from carpool_sidecar.server.http1 import bodies, exchange, heads, messages, requests, tunnel
 
 _MOST_HELD: Final = 64 * 1024
@@ -26,6 +26,12 @@ _MOST_HELD: Final = 64 * 1024
 
 _LONGEST_DROPPING: Final = 10.0
 """Seconds for the rest of a body whose request is answered already."""
+
+QUIET: Final = 2.0
+"""Seconds without a byte of a client after which it counts as told that this was all."""
+
+LONGEST_PARTING: Final = 30.0
+"""Seconds in which it may send more, unheard, in all."""
 
 _LINE_END: Final = (b"\r", b"\n")
 _JSON: Final = (("Content-Type", "application/json"),)
@@ -104,8 +110,8 @@ class Connection(asyncio.Protocol):
     # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
     # answered, or of which the rest comes. _awaited: news of a model, or a large body that is looked through.
     # answers: requests without an answer yet, and what the client has not taken.
-    # _came: when the client did; _quiet_since: when it was last heard or answered before its latest bytes. _held: the
-    # bytes of all that, and the requests being handled.
+    # _came: when the client did; _quiet_since: when it was last heard or answered before its latest bytes, or last
+    # heard once it was told the end. _held: the bytes of all that, and the requests being handled.
     __slots__ = (
         "_awaited", "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since",
         "_requests", "_rest", "_state", "_template", "_transport", "answers",
@@ -140,6 +146,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
         answers, state = self.answers, self._state
+        if state is _PARTING:
+            self._quiet_since = self._requests.clock()
+            self._let_others_in()
+            return
         self._quiet_since = answers.touched
         answers.touched = self._requests.clock()
         if state is _READING:
@@ -543,11 +553,13 @@ class Connection(asyncio.Protocol):
         is_enough = is_held and (len(self._rest) >= _MOST_HELD or not self._requests.memory.has_room(0))
         if is_enough and asked is not None and self._has_no_room_for_head(asked):
             is_enough = False
-        if asked is None or asked.is_over:
+        if self._state is _PARTING:
+            wanted = True
+        elif asked is None or asked.is_over:
             wanted = not (is_enough or self.answers.is_full)
         else:
             wanted = asked.wants_more and (not self._rest or asked.reader.is_complete) and not is_enough
-        if wanted != self._transport.is_reading() and not self._is_over and not self._transport.is_closing():
+        if wanted != self._transport.is_reading() and self._state is not _ENDED and not self._transport.is_closing():
             if wanted:
                 self._transport.resume_reading()
             else:
@@ -563,12 +575,12 @@ class Connection(asyncio.Protocol):
         if asked is not None and not asked.is_over:
             if not self.answers.is_full:  # whoever takes nothing is found by its socket
                 asked.expire(now, self.answers.touched, self._requests.rules.bodies.read_timeout)
-        elif self.answers.is_full or self._is_over:
-            patience = self._requests.rules.patience.seconds(self.answers.unsent_bytes)
-            if self._state is _PARTING and not self.answers.is_full:
-                patience = max(patience, lingering.LONGEST)
-            if now - self.answers.touched >= patience:
+        elif self.answers.is_full or self._state is _ENDED:
+            if now - self.answers.touched >= self._requests.rules.patience.seconds(self.answers.unsent_bytes):
                 unread.reset(self._transport)
+        elif self._state is _PARTING:
+            if now - self._quiet_since >= QUIET or now - self.answers.touched >= LONGEST_PARTING:
+                self._close()
         elif asked is not None:
             if now - asked.answered_at > _LONGEST_DROPPING:
                 self.part()
@@ -588,7 +600,7 @@ class Connection(asyncio.Protocol):
 
     def may_ask(self, begun: float) -> bool:
         """Whether the client came since then and has asked nothing yet, or has asked or begun to ask since then."""
-        if self._is_over or self._state is _TUNNEL:
+        if self._state in (_PARTING, _ENDED, _TUNNEL):
             return False
         if self._exchange is not None:
             return self._exchange.started >= begun
@@ -623,12 +635,18 @@ class Connection(asyncio.Protocol):
         self.part()
 
     def part(self) -> None:
-        """End the connection behind an answer, for which the client may have to be read a little longer."""
+        """End the connection behind an answer, and read the client a little longer.
+
+        The kernel resets a connection that is closed before all that came is read, and the client forgets the answers
+        that are still on their way to it (RFC 9112, section 9.6).
+        """
         self._leave()
         self._keep(b"")
         if not self._transport.is_closing():
             self._state = _PARTING
-            lingering.Lingering(self._transport, self)
+            self._quiet_since = self.answers.touched
+            self._transport.write_eof()
+            self._update_reading()
 
     def _close(self) -> None:
         self._leave()
@@ -638,10 +656,6 @@ class Connection(asyncio.Protocol):
         self._state = _ENDED
         self.answers.touched = self._requests.clock()
         self._cancel_all()
-
-    @property
-    def _is_over(self) -> bool:
-        return self._state is _PARTING or self._state is _ENDED
 
     def _cancel_all(self) -> None:
         awaited, self._awaited = self._awaited, None

@@ -105,6 +105,7 @@ class Server:
         may = len(self._turned_away) < _MOST_TURNED_AWAY
         if may:
             self._turned_away.add(connection)
+            self._timer.look_by(self.requests.clock() + self._pause)
         return may
 
     def left(self, connection: connections.Connection) -> None:
@@ -132,9 +133,9 @@ class Server:
 
     def _go_round(self, now: float) -> float:
         """End connections whose time is up; returns when to look again."""
-        for connection in list(self._connections):
+        for connection in [*self._connections, *self._turned_away]:
             connection.expire(now)
-        return now + self._pause if self._connections else math.inf
+        return now + self._pause if self._connections or self._turned_away else math.inf
 
     @property
     def _pause(self) -> float:
