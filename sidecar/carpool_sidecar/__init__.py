@@ -44,7 +44,6 @@ histograms are kept as `carpool.measures` does.
 | `server.http1.bodies.PartialBody` | how much of one is missing | its connection |
 | `server.http1.heads.HeadTemplate` | the latest head that came twice | heads that are compared with it |
 | `server.http1.heads.Reader` | what heads meant that came lately | each head that is new |
-| `server.http1.messages._Counter` | how many fields the parser met | the parser |
 | `server.http1.messages.Fields` | fields of the head that is being read | the parser |
 | `server.http1.messages._Head` | the rest of it | the parser |
 | `server.http1.messages.Body` | how much of a body is missing | its exchange |

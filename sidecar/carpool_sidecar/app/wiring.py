@@ -32,14 +32,7 @@ from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.pairs import destinations, dialects
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.recording import document, file, ring
-from carpool_sidecar.server import (
-    admin,
-    admin_clients,
-    listening,
-    local_answers,
-    predict,
-    unread,
-)  # fmt: skip
+from carpool_sidecar.server import admin, admin_clients, listening, local_answers, predict, unread
 from carpool_sidecar.server.http1 import bodies, handler, relay, requests
 from carpool_sidecar.server.http1 import server as http1
 from carpool_sidecar.upstream import connection, model_questions, predictor, probes, readiness
@@ -129,7 +122,7 @@ class Sidecar:
         self._http: http1.Server | None = None
         self._grpc: port.GrpcPort | None = None
         self._admin_listeners: list[listening.Listener] = []
-        self._runners: list[web.BaseRunner] = []
+        self._admin: web.AppRunner | None = None
         self._first_contact: asyncio.Task[None] | None = None
         self._latest_end = math.inf  # of the grace period
         self._watch()
@@ -196,11 +189,10 @@ class Sidecar:
         if self._relays is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._relays.streams.close(), _CLOSING_SECONDS)
-        for runner in reversed(self._runners):  # the admin port's last
-            if runner is self._runners[0]:
-                while self._admin_listeners:
-                    await self._admin_listeners.pop().close()
-            await runner.cleanup()
+        while self._admin_listeners:
+            await self._admin_listeners.pop().close()
+        if self._admin is not None:
+            await self._admin.cleanup()
         self._admin_clients.stop()
         self._unread.stop()
         await self.upstreams.close()
@@ -251,16 +243,14 @@ class Sidecar:
         return tracing.Tracing(str(self._base), rpc, self._clock, on_bug)
 
     def _observer(self) -> executor.Observer:
-        observer = self._plain_observer()
+        if self.tracing is None:
+            observer = executor.Observer(self.metrics, self._clock, self.arrivals, self.timings)
+        else:
+            from carpool_sidecar import tracing
+
+            observer = tracing.Observer(self.metrics, self.tracing.spans, self._clock, self.arrivals, self.timings)
         observer.has_levels = bool(self.settings.priority_header)
         return observer
-
-    def _plain_observer(self) -> executor.Observer:
-        if self.tracing is None:
-            return executor.Observer(self.metrics, self._clock, self.arrivals, self.timings)
-        from carpool_sidecar import tracing
-
-        return tracing.Observer(self.metrics, self.tracing.spans, self._clock, self.arrivals, self.timings)
 
     # --- parts -------------------------------------------------------------------------------------------------
 
@@ -305,13 +295,12 @@ class Sidecar:
             lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned,
             self._recorded, self.stream, self._admin_clients,
         )  # fmt: skip
-        runner = web.AppRunner(
+        runner = self._admin = web.AppRunner(
             admin_port.application(),
             access_log=None,
             logger=admin.ServerLog(log),
             shutdown_timeout=_CLOSING_SECONDS,
         )
-        self._runners.append(runner)
         await runner.setup()
         if runner.server is not None:
             clients, chosen = self._admin_clients, self.settings

@@ -175,20 +175,17 @@ def objection(version: tuple[int, int], headers: MultiMapping[str]) -> responses
     A request line without a version counts as HTTP/0.9.
     """
     if version == _NO_VERSION:
-        return _refusal(400, "the request line has no version, or HTTP/0.9; allowed: HTTP/1.1 and HTTP/1.0")
+        return responses.refusal(400, "the request line has no version, or HTTP/0.9; allowed: HTTP/1.1 and HTTP/1.0")
     if version not in _SERVED:
-        return _refusal(505, f"HTTP/{version[0]}.{version[1]} is not supported; allowed: HTTP/1.1 and HTTP/1.0")
+        return responses.refusal(
+            505, f"HTTP/{version[0]}.{version[1]} is not supported; allowed: HTTP/1.1 and HTTP/1.0"
+        )
     codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        return _refusal(501, "unsupported Transfer-Encoding; allowed: chunked")
+        return responses.refusal(501, "unsupported Transfer-Encoding; allowed: chunked")
     length = headers.get(hdrs.CONTENT_LENGTH, "").strip(" \t").lstrip("0")
     if len(length) > _MOST_DIGITS:
-        return _refusal(400, f"Content-Length has more than {_MOST_DIGITS} digits")
+        return responses.refusal(400, f"Content-Length has more than {_MOST_DIGITS} digits")
     if not all(is_host(value) for value in headers.getall(hdrs.HOST, ())):
-        return _refusal(400, "the Host header is malformed")
+        return responses.refusal(400, "the Host header is malformed")
     return None
-
-
-def _refusal(status: int, words: str) -> responses.Response:
-    body = b'{"error":"%b"}' % words.encode()
-    return responses.Response(status, (("Content-Type", "application/json"),), body, close=True)

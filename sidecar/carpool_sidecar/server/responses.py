@@ -36,12 +36,9 @@ class Response(NamedTuple):
     close: bool = False
 
 
-_TOO_MANY_CONNECTIONS = Response(
-    503,
-    (("Content-Type", _JSON), ("Retry-After", "1")),
-    b'{"error":"too many connections; send the request to another replica"}',
-    close=True,
-)
+def refusal(status: int, words: str, *headers: tuple[str, str]) -> Response:
+    """What a client is told that no dialect is for; its connection is not used again."""
+    return Response(status, (("Content-Type", _JSON), *headers), v1.render_error(words), close=True)
 
 
 def _render_error(error: errors.CarpoolError, status: int) -> bytes:
@@ -150,7 +147,8 @@ def render(answer: Response, close: bool) -> list[bytes]:
 
 def too_many_connections() -> bytes:
     """What a client is told that connects when `--max-connections` others are connected, or no file is left for it."""
-    return b"".join(render(_TOO_MANY_CONNECTIONS, close=True))
+    words = "too many connections; send the request to another replica"
+    return b"".join(render(refusal(503, words, ("Retry-After", "1")), close=True))
 
 
 def status(pieces: Sequence[messages.Piece]) -> int:

@@ -60,11 +60,10 @@ class Readiness:
         self._clock = clock
         self._reuse = reuse
         self._on_bug = on_bug
-        # State: the latest result, until when it counts, the check under way, the HTTP client.
+        # State: the latest result, until when it counts, the check under way.
         self.last_error = "the predictor was not asked yet"
         self._fresh_until = float("-inf")
         self._running: asyncio.Task[None] | None = None
-        self._session: aiohttp.ClientSession | None = None
 
     async def check(self) -> bool:
         """Ask the predictor, or reuse its last answer; True if and only if `last_error` is empty.
@@ -79,12 +78,10 @@ class Readiness:
         return not self.last_error
 
     async def close(self) -> None:
-        """Stop a check that is under way and close connections. Not to be used afterwards."""
+        """Stop a check that is under way. Not to be used afterwards."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
-        if self._session is not None:
-            await self._session.close()
 
     async def _ask_all(self) -> None:
         try:
@@ -111,7 +108,7 @@ class Readiness:
 
     async def _run(self, probe: probes.Probe) -> None:
         if isinstance(probe, probes.HttpGet):
-            await _get(self._client(), probe)
+            await _get(probe)
         elif isinstance(probe, probes.TcpSocket):
             await _connect(probe)
         else:
@@ -125,22 +122,22 @@ class Readiness:
         self.last_error = error
         self._fresh_until = self._clock() + self._reuse
 
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # As the kubelet does it: a new connection each time, no cookies, no verification of certificates.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=False, force_close=True),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),
-                headers={"User-Agent": _USER_AGENT},
-                auto_decompress=False,
-            )
-        return self._session
 
+async def _get(probe: probes.HttpGet) -> None:
+    """As the kubelet does it: a new connection each time, no cookies, no verification of certificates.
 
-async def _get(session: aiohttp.ClientSession, probe: probes.HttpGet) -> None:
-    # A redirect counts as success without being followed; the body is not read.
-    async with session.get(probe.url, headers=probe.headers, allow_redirects=False) as response:
+    A redirect counts as success without being followed; the body is not read.
+    """
+    async with (
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=False, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            headers={"User-Agent": _USER_AGENT},
+            auto_decompress=False,
+        ) as session,
+        session.get(probe.url, headers=probe.headers, allow_redirects=False) as response,
+    ):
         if not 200 <= response.status < 400:
             raise NotReady(f"answered {response.status}")
 

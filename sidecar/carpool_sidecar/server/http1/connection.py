@@ -15,9 +15,9 @@ import enum
 import functools
 from typing import Final, Protocol, cast
 
-from carpool_sidecar import errors
-from carpool_sidecar.batching import routes
-from carpool_sidecar.protocols import interface, json_rows, v1
+from carpool_sidecar import errors, turns
+from carpool_sidecar.batching import model_registry, routes
+from carpool_sidecar.protocols import interface, json_rows
 from carpool_sidecar.server import responses, unread
 from carpool_sidecar.server.http1 import bodies, exchange, heads, messages, requests, tunnel
 
@@ -34,7 +34,6 @@ LONGEST_PARTING: Final = 30.0
 """Seconds in which it may send more, unheard, in all."""
 
 _LINE_END: Final = (b"\r", b"\n")
-_JSON: Final = (("Content-Type", "application/json"),)
 
 
 class State(enum.Enum):
@@ -95,14 +94,6 @@ class Port(Protocol):
         ...
 
 
-class Cancellable(Protocol):
-    """What a connection waits for."""
-
-    def cancel(self) -> None:
-        """It is not wanted any more."""
-        ...
-
-
 class Connection(asyncio.Protocol):
     """One connection, from its start to its end. As for Go's server, a client that will send no more is gone."""
 
@@ -127,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._head: messages.PartialHead | None = None
         self._body: bodies.PartialBody | None = None
         self._exchange: exchange.Exchange | None = None
-        self._awaited: Cancellable | None = None
+        self._awaited: model_registry.Waiting | turns.Work | None = None
         self._held = port.requests.memory.reserve()
         self.answers = requests.Answers(self, port.requests, self._held)
         self._quiet_since = self._came = self.answers.touched
@@ -306,7 +297,7 @@ class Connection(asyncio.Protocol):
         if not self.answers.may_own:
             self._hold(text)
             return
-        self._transport.write(b"".join(responses.render(_refusal(error), close=True)))
+        self._transport.write(b"".join(responses.render(error.answer(), close=True)))
         self.part()
 
     # --- bodies that come in parts -----------------------------------------------------------------------------
@@ -674,9 +665,3 @@ class Connection(asyncio.Protocol):
 def _next_line(data: bytes, at: int) -> int:
     """Where something is behind the line ends at `at`: empty lines before a request are none of it (RFC 9112, 2.2)."""
     return len(data) - len(data[at:].lstrip(b"\r\n"))
-
-
-def _refusal(error: messages.Malformed) -> responses.Response:
-    if isinstance(error, messages.HeadTooLarge):
-        return responses.Response(431, _JSON, v1.render_error(str(error)), close=True)
-    return responses.Response(400, _JSON, v1.render_error(f"malformed HTTP: {error}"), close=True)

@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 
 from carpool.compiled import mypyc_attr
 from carpool_sidecar.server import headers as headers_
+from carpool_sidecar.server import responses
 
 MAX_HEAD: Final = 256 * 1024
 """Bytes of a head."""
@@ -56,10 +57,17 @@ _MOST_CHUNKS: Final = 128  # that are read at once
 class Malformed(Exception):
     """This is no HTTP, or not by everybody's reading; the words say why, and quote nothing that came."""
 
+    def answer(self) -> responses.Response:
+        """What its sender is told."""
+        return responses.refusal(400, f"malformed HTTP: {self}")
+
 
 @mypyc_attr(native_class=False)
 class HeadTooLarge(Malformed):
     """A head has more bytes or lines than may be, as the words say."""
+
+    def answer(self) -> responses.Response:
+        return responses.refusal(431, str(self))
 
 
 class RequestHead:
@@ -228,12 +236,12 @@ def _check_target(method: str, target: str) -> None:
 class PartialHead:
     """A head that arrives bit by bit: the bytes that are here."""
 
-    # State: them, of which the parser has seen all; how many fields it found.
+    # State: them, of which the parser has seen all; what it found, which does not own it: each would keep the other.
     def __init__(self, began: float) -> None:
         self.began = began
         self.text = bytearray()
-        self._counter = _Counter()
-        self._parser = httptools.HttpRequestParser(self._counter)
+        self._found = Fields()
+        self._parser = httptools.HttpRequestParser(self._found)
 
     def add(self, more: bytes) -> bool:
         """Take more bytes; returns whether a head is complete with them.
@@ -251,24 +259,10 @@ class PartialHead:
             pass
         except httptools.HttpParserError as error:
             raise Malformed(_words(bytes(text[:2]), error)) from None
-        if self._counter.is_complete:
+        if self._found.is_complete:
             raise Malformed("the head ends in a line without CR")
-        _check_size(len(text), self._counter.lines)
+        _check_size(len(text), len(self._found.fields))
         return False
-
-
-class _Counter:
-    """What httptools calls back with: not the owner of the parser, or each would keep the other alive."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-        self.is_complete = False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.lines += 1
-
-    def on_headers_complete(self) -> None:
-        self.is_complete = True
 
 
 class Body:
