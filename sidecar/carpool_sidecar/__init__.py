@@ -83,7 +83,6 @@ histograms are kept as `carpool.measures` does.
 | `upstream.predictor.HttpPredictor` | batches that are out | `post`; the predictor's answers; its timer |
 | `upstream.predictor.Post` | one batch: its answer, and its reply until that was called | `cancel`; its connection |
 | `upstream.predictor.Pool` | connections, which are free, which are being made | requests; its timer |
-| `upstream.predictor.Opening` | its task, until nobody waits for it | `cancel` |
 | `upstream.connection.Connection` | who waits for the answer, what is unsent | requests; the transport; `Pool` |
 | `upstream.connection.AnswerReader` | the answer that is arriving | each piece that comes |
 | `upstream.connection.LenientReader` | the reason phrase of that | its parser |

@@ -70,21 +70,6 @@ def may_ask_again(method: str, error: errors.UpstreamError) -> bool:
     return method in _IDEMPOTENT and isinstance(error, errors.UpstreamClosed)
 
 
-class Opening:
-    """A connection that is being made for somebody."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task: asyncio.Task[None] | None = task
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more."""
-        task, self._task = self._task, None  # one that has not begun keeps the frame of who waits
-        if task is not None:
-            task.cancel()
-
-
 class Pool:
     """Connections to the predictor at `base` (`http://HOST:PORT`), of which idle ones are closed after 4 seconds.
 
@@ -132,16 +117,17 @@ class Pool:
         then: Callable[[connection.Connection], None],
         failed: Callable[[errors.UpstreamError], None],
         longest: float = math.inf,
-    ) -> Opening:
+    ) -> asyncio.Task[None]:
         """Make a connection, within `longest` seconds; one of both is called later, unless that is cancelled.
 
-        If connecting might take longer, but for `longest`, that is `errors.LateConnect`.
+        If connecting might take longer, but for `longest`, that is `errors.LateConnect`. Whoever cancels lets go of the
+        task: one that has not begun keeps the frame of who waits.
         """
         work = self._open(then, failed, longest)
         task = asyncio.get_running_loop().create_task(work, name="connect to the predictor")
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
-        return Opening(task)
+        return task
 
     async def close(self) -> None:
         """Close all connections, whatever they carry, and return when they are gone. None can be had afterwards."""
@@ -254,7 +240,7 @@ class Post:
         self._client = client
         self.deadline = deadline
         self.reply: Reply | None = reply
-        self.opening: Opening | None = None
+        self.opening: asyncio.Task[None] | None = None
         self.over = over
         self._head: connection.AnswerHead | None = None
         self._pieces: list[bytes] | None = None
@@ -266,10 +252,11 @@ class Post:
             return
         self.reply = None
         self._client.out.discard(self)
+        opening, self.opening = self.opening, None
         if self.over is not None:
             self.over.abort()
-        elif self.opening is not None:
-            self.opening.cancel()
+        elif opening is not None:
+            opening.cancel()
 
     def finish(self, outcome: Outcome) -> None:
         """Hand over the outcome; break off what is not over."""

@@ -9,6 +9,7 @@ After `101 Switching Protocols` the same two connections are a `tunnel`.
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import enum
 import http
@@ -118,7 +119,7 @@ class Relay:
         self._refuse = refuse
         self._known = known
         self._connection: connections.Connection | None = None
-        self._opening: predictor.Opening | None = None
+        self._opening: asyncio.Task[None] | None = None
         head = asked.head
         self._upgrade = offered_upgrade(head)
         self._ask = self._request_head(known)
