@@ -6,12 +6,19 @@ takes a second of CPU time, which requests would miss.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import carpool_sidecar
 from carpool.program import signals
+
+_COMMANDS: Final = {
+    **{name: f"carpool_sidecar.app.{name}_command" for name in ("advise", "doctor", "drain", "lists", "probe")},
+    **{name: f"carpool_sidecar.live.{name}_command" for name in ("tap", "top")},
+    "plan": "carpool_sidecar.planning.command",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -31,47 +38,16 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _exit_status(argv: list[str]) -> int:
-    match argv:
-        case ["--version"]:
-            sys.stdout.write(f"carpool-sidecar {carpool_sidecar.__version__} ({carpool_sidecar.build()})\n")
-            return 0
-        case ["plan", *rest]:
-            from carpool_sidecar.planning import command
+    if argv == ["--version"]:
+        sys.stdout.write(f"carpool-sidecar {carpool_sidecar.__version__} ({carpool_sidecar.build()})\n")
+        return 0
+    command = _COMMANDS.get(argv[0]) if argv else None
+    if command is not None:
+        return int(importlib.import_module(command).main(argv[1:]))
+    signals.at_start("carpool-sidecar")
+    try:
+        from carpool_sidecar.app import process
 
-            return command.main(rest)
-        case ["advise", *rest]:
-            from carpool_sidecar.app import advise_command
-
-            return advise_command.main(rest)
-        case ["lists", *rest]:
-            from carpool_sidecar.app import lists_command
-
-            return lists_command.main(rest)
-        case ["probe", *rest]:
-            from carpool_sidecar.app import probe_command
-
-            return probe_command.main(rest)
-        case ["doctor", *rest]:
-            from carpool_sidecar.app import doctor_command
-
-            return doctor_command.main(rest)
-        case ["drain", *rest]:
-            from carpool_sidecar.app import drain_command
-
-            return drain_command.main(rest)
-        case ["top", *rest]:
-            from carpool_sidecar.live import top_command
-
-            return top_command.main(rest)
-        case ["tap", *rest]:
-            from carpool_sidecar.live import tap_command
-
-            return tap_command.main(rest)
-        case _:
-            signals.at_start("carpool-sidecar")
-            try:
-                from carpool_sidecar.app import process
-
-                return process.main(argv)
-            finally:
-                signals.at_end()
+        return process.main(argv)
+    finally:
+        signals.at_end()
