@@ -55,13 +55,15 @@ async def test_a_failed_request_leaves_nothing_behind(sidecar_of, no_collector, 
     assert bench.sidecar.bodies.memory.held == 0
 
 
-async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_off(sidecar_of):
+@pytest.mark.parametrize("in_chunks", [False, True])
+async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_off(sidecar_of, in_chunks):
     bench = await sidecar_of(max_latency=0, timeout=5)
     told = []
     body = json.dumps({"instances": ["x" * 20_000_000]}).encode()
-    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    framing = "Transfer-Encoding: chunked" if in_chunks else f"Content-Length: {len(body)}"
+    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode()
     _reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port, limit=1024)
-    writer.write(head + body)
+    writer.write(head + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if in_chunks else body))
     await writer.drain()
     await bench.predictor.received(1)
     await asyncio.sleep(1)

@@ -366,7 +366,7 @@ class Answers:
             if body:
                 self._write_large(body)
             if self.is_full:
-                self._count_unsent()
+                self._count_unsent(len(body))
 
     def end_own(self) -> None:
         """One is complete. Its request counts in `held` until the client has taken it."""
@@ -388,9 +388,9 @@ class Answers:
         elif has_own:
             self._count_unsent()
 
-    def _count_unsent(self) -> None:
-        """Count what waits for the client to read."""
-        more = self.transport.get_write_buffer_size() - self.unsent_bytes
+    def _count_unsent(self, body: int = 0) -> None:
+        """Count what waits for the client to read: all of a `body` of so many bytes, as that is kept whole."""
+        more = max(body, self.transport.get_write_buffer_size()) - self.unsent_bytes
         if more > 0:
             self.unsent_bytes += more
             self.held.add(more)
