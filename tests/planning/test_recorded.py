@@ -102,6 +102,14 @@ def test_what_the_policy_learned_counts_where_batches_are_too_much_alike_to_tell
     assert figures.everybody.mean == pytest.approx(measured.everybody.mean, rel=0.1)
 
 
+@pytest.mark.parametrize("variation", [0.1, 0.3])
+def test_how_much_the_predictor_varies_is_seen_where_all_batches_are_of_one_size(variation):
+    alike = document.Setting(policy="window", max_latency=50.0, max_batch_size=1)
+    varied = recordings.TEN._replace(variation=variation)
+    found = recordings.recording(alike, rate=40, predictor=varied)
+    assert fitting.model(found, found.present).predictor.variation == pytest.approx(variation, rel=0.4)
+
+
 def test_all_batches_count_even_if_the_last_ones_had_one_size():
     found = recordings.recording(WINDOW, rate=200)
     batches = found.present[0].batches
