@@ -156,7 +156,7 @@ def groups(verdicts: Sequence[Verdict]) -> list[list[int]]:
 # --- who shares a call ------------------------------------------------------------------------------------------
 
 
-@examples(200)
+@examples(120)
 @given(scenes.scenes(least=2), st.booleans())
 def test_requests_share_a_call_if_the_oracle_says_so_and_only_then(scene: scenes.Scene, in_steps: bool) -> None:
     desk = Desk(scene.rule, in_steps)
@@ -206,7 +206,7 @@ def test_uneven_rows_are_passed_on_though_another_list_has_rows_that_could_be_cu
 # --- what each gets ---------------------------------------------------------------------------------------------
 
 
-@examples(200)
+@examples(120)
 @given(scenes.scenes(least=2), st.booleans(), st.data())
 def test_each_caller_gets_byte_for_byte_what_it_would_get_alone(
     scene: scenes.Scene, in_steps: bool, data: st.DataObject
@@ -253,7 +253,7 @@ def check_call(rule: oracle.Rule, verdicts: Sequence[Verdict], parts: Sequence[P
         assert [row.text for row in rows] == expected
 
 
-@examples(200)
+@examples(120)
 @given(scenes.scenes(least=2, origins_=1) | scenes.scenes("shared", least=3, origins_=1), st.booleans(), st.data())
 def test_any_answer_is_shared_out_as_it_says_or_is_the_servers_fault(
     scene: scenes.Scene, in_steps: bool, data: st.DataObject

@@ -198,7 +198,7 @@ def whole(scan: Scan, text: bytes) -> bytes | None:
 
 
 @given(st.lists(lists(), min_size=2, max_size=6))
-@examples(300)
+@examples(120)
 def test_forms_are_equal_where_those_of_a_plain_reader_are(scan: Scan, texts: list[bytes]) -> None:
     found = {text: whole(scan, text) for text in texts}
     expected = {text: oracle(text) for text in texts}
@@ -208,7 +208,7 @@ def test_forms_are_equal_where_those_of_a_plain_reader_are(scan: Scan, texts: li
 
 
 @given(lists(), st.booleans())
-@examples(300)
+@examples(120)
 def test_both_languages_find_the_same(tmp_path_factory: pytest.TempPathFactory, text: bytes, in_detail: bool) -> None:
     in_python = native.in_python("protocols.form_scan").scan
     assert form_scan.scan(b"", text, 0, len(text), in_detail) == in_python(b"", text, 0, len(text), in_detail)
@@ -244,7 +244,7 @@ def cuts(text: bytes) -> Iterator[tuple[int, int]]:
 
 
 @given(lists(), st.data())
-@examples(300)
+@examples(120)
 def test_a_text_in_pieces_has_the_form_of_the_whole(scan: Scan, text: bytes, data: st.DataObject) -> None:
     places = list(cuts(text))
     chosen = sorted(data.draw(st.lists(st.sampled_from(places), unique=True, max_size=5))) if places else []

@@ -160,14 +160,14 @@ def read(body):
 SIZES = st.lists(st.integers(1, 30), max_size=30)
 
 
-@examples(400)
+@examples(150)
 @given(body=bodies() | broken(), sizes=SIZES)
 def test_what_a_scan_finds_is_what_the_parser_finds(body, sizes):
     found = scanned(body, sizes)
     assert found is None or seen(found) == seen(parsed(body))
 
 
-@examples(400)
+@examples(150)
 @given(body=bodies(), sizes=SIZES, data=st.data())
 def test_a_body_in_parts_makes_the_same_batches_as_one_that_is_whole(body, sizes, data):
     parts, scan = parts_of(body, sizes), v1.RequestScan()
@@ -216,14 +216,14 @@ def test_what_lies_between_two_places_of_a_parted_text_is_what_lies_there_in_the
     assert b"".join(parted.between(start, stop)) == text[start:stop]
 
 
-@examples(400)
+@examples(150)
 @given(body=bodies() | broken())
 def test_in_steps_the_same_comes_of_a_request_as_at_once(body):
     in_steps = parsed(body, lambda body: steps.at_once(v1.parse_in_steps(body)))
     assert seen(in_steps) == seen(parsed(body))
 
 
-@examples(400)
+@examples(150)
 @example(body=b'{"predictions":[1,-2.5e3][}')
 @given(body=bodies() | broken())
 def test_of_a_large_answer_comes_the_same_as_of_a_small_one(body):

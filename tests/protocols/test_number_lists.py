@@ -145,7 +145,7 @@ def test_a_list_in_two_pieces_is_found_as_well(find: Find, numbers: list[str], d
 
 
 @given(texts(), st.data())
-@examples(500)
+@examples(200)
 def test_the_nesting_tells_the_form_in_one_piece_and_in_several(find: Find, text: str, data: st.DataObject) -> None:
     written = text.encode("latin-1")
     commas = [at for at, byte in enumerate(written) if byte == ord(",")]
