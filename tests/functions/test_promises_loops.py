@@ -438,6 +438,13 @@ def test_the_wait_functions_of_concurrent_futures_know_it(way: Way) -> None:
         assert not others
 
 
+async def test_who_blocks_a_loop_with_the_wait_functions_has_calls_of_that_turn_begin() -> None:
+    function = carpool.batched(lambda items: [2 * item for item in items])
+    futures = [function(1), function(2)]
+    done, others = concurrent.futures.wait(futures, PATIENCE)
+    assert (done, others) == (set(futures), set())
+
+
 @every_kind
 def test_the_wait_functions_see_a_cancelled_call_as_done(way: Way) -> None:
     gate = Gate()
