@@ -79,6 +79,9 @@ retried: contextvars.ContextVar[str] = contextvars.ContextVar("carpool.retried",
 What such a batch calls shares no batch with others, or those that it was parted from would fail it once more.
 """
 
+# Mutable: whether any batch was ever tried again, or any call made inline. Until then nobody needs to ask for either.
+may_be_apart = False
+
 
 def batch() -> Batch:
     """The batch that the running function was called with. Raises RuntimeError outside of a batched function."""
@@ -101,8 +104,10 @@ def is_within(context: contextvars.Context) -> bool:
 
 def context_of(running: messages.Batch) -> contextvars.Context:
     """A context in which `batch()` is this one."""
+    global may_be_apart
     context = contextvars.Context()
     context.run(variable.set, Batch(running))
     if running.reason in messages.RETRIES:
+        may_be_apart = True
         context.run(retried.set, running.id)
     return context

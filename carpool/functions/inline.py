@@ -31,6 +31,7 @@ def inline() -> Iterator[None]:
     global depth
     with _lock:
         depth += 1
+        current.may_be_apart = True
     try:
         yield
     finally:

@@ -39,6 +39,9 @@ _OneItem = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 _Items = tuple[list[Any], tuple[Any, ...], Mapping[str, Any]]
 
 _numbers = itertools.count()
+# Python 3.11 makes a system call to tell which loop runs here, which takes longer than all else of a call.
+_IS_LOOP_KNOWN = sys.version_info >= (3, 12)
+_loop = current.loop
 _thread = threading.get_ident
 _retried = current.retried.get
 
@@ -288,14 +291,12 @@ class Batched(View, Generic[P, T, R]):
         Raises TypeError for arguments that the function does not take, for those that have no hash, and for an item
         that `merge`, `cost` or `length` cannot take; all else that can happen comes by the future.
         """
-        # The usual case: others called in this turn of the loop, and most items come through here. Which loop runs in
-        # this thread would take several times as long to ask.
+        # The usual case: others called in this turn of the loop, and most items come through here.
         turn = self._turn
         if (
             turn is not None
-            and not (args or kwargs or inline.depth or _retried())
-            and turn.thread == _thread()
-            and turn.loop.is_running()
+            and not (args or kwargs or (current.may_be_apart and (inline.depth or _retried())))
+            and (turn.loop is _loop() if _IS_LOOP_KNOWN else turn.thread == _thread() and turn.loop.is_running())
         ):
             future: futures.Future[R] | None = turn.join(item)
             if future is not None:

@@ -274,8 +274,11 @@ class Driver:
                 self._observer.learned(effect)
         while answers:  # there are few repliers, and mostly one of them has all
             replier: Replier = answers[0].request.replier
-            others = [answer for answer in answers if answer.request.replier is not replier]
-            mine = [answer for answer in answers if answer.request.replier is replier] if others else answers
+            mine, others = answers, answers[1:]
+            if others:
+                others = [answer for answer in answers if answer.request.replier is not replier]
+            if others:
+                mine = [answer for answer in answers if answer.request.replier is replier]
             try:
                 replier.answer(mine, about)
             except Exception as error:

@@ -243,8 +243,7 @@ class PredictorModel:
         One for each worker, another one that is full or arrives just in time, and a few while the number of workers is
         an open question.
         """
-        exploring = tuning.EXPLORE if self._judged < tuning.JUDGED_ENOUGH else 0
-        return self.places + exploring + len(self._overdue)
+        return self.places + (tuning.EXPLORE if self.is_exploring else 0) + len(self._overdue)
 
     def work(self, size: float) -> float:
         """Seconds a worker is busy with a batch of `size`."""
