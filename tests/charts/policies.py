@@ -22,6 +22,9 @@ Object = objects.Object
 
 # A type of Kubernetes' own, for which a map stands.
 _PATCH = re.compile(r"JSONPatch\{op: ('\w+'),(\s+)path: ")
+_VARIABLE = re.compile(r"\bvariables\.(\w+)")
+# How a mutation begins that is none unless all of these hold.
+_GUARD = re.compile(r"!\((variables\.\w+(?: && variables\.\w+)*)\)\s*\?\s*\[\]\s*:")
 
 
 class Failed(Exception):
@@ -39,6 +42,7 @@ class Policy:
             variables=dict.fromkeys(("object", "params", "namespaceObject", "variables"), cel.Type.DYN),
             extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
         )
+        self._variables = {each["name"]: each["expression"] for each in self._spec["variables"]}
         self._compiled: dict[str, cel.Expression] = {}
 
     def apply(self, pod: Object, annotations: Mapping[str, str] | None = None) -> Object:
@@ -54,11 +58,15 @@ class Policy:
         }  # fmt: skip
         if not all(self._value(each["expression"], given) for each in self._spec["matchConditions"]):
             return pod
-        for each in self._spec["variables"]:
-            with contextlib.suppress(Failed):  # as long as nothing asks for it
-                given["variables"][each["name"]] = self._value(each["expression"], given)
         [mutation] = self._spec["mutations"]
-        operations = self._value(mutation["jsonPatch"]["expression"], given)
+        expression = mutation["jsonPatch"]["expression"]
+        guard = _GUARD.match(expression)
+        # The last condition costs least. Most pods of the tests are left alone for it.
+        if guard and any(self._variable(name, given) is False for name in reversed(_VARIABLE.findall(guard[1]))):
+            return pod
+        for name in self._variables:
+            self._variable(name, given)
+        operations = self._value(expression, given)
         return jsonpatch.apply_patch(copy.deepcopy(pod), operations) if operations else pod
 
     def _selects(self, pod: Object) -> bool:
@@ -66,6 +74,16 @@ class Policy:
         [absent] = selector["matchExpressions"]
         assert absent["operator"] == "DoesNotExist"
         return selector["matchLabels"].items() <= labels.items() and absent["key"] not in labels
+
+    def _variable(self, name: str, given: Object) -> Any:
+        """Its value, which is found once; None if it has none, as long as nothing asks for it."""
+        known: Object = given["variables"]
+        if name not in known:
+            for other in _VARIABLE.findall(self._variables[name]):
+                self._variable(other, given)
+            with contextlib.suppress(Failed):
+                known[name] = self._value(self._variables[name], given)
+        return known.get(name)
 
     def _value(self, expression: str, given: Object) -> Any:
         if expression not in self._compiled:
