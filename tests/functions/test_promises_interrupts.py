@@ -25,6 +25,7 @@ class Intruder:
         sys.settrace(None)
     def enter(self, frame, event, argument):
         if not frame.f_code.co_filename.startswith(home): return None
+        frame.f_trace = self.step  # first: Python 3.14 tells of opcodes only where a trace function is there when asked
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self.step
     def step(self, frame, event, argument):
