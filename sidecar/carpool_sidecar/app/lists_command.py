@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from carpool.program import settings
-from carpool.scheduling import messages
 from carpool_sidecar import errors
+from carpool_sidecar.app import measuring
 from carpool_sidecar.planning import arguments
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import codec, room, rules
@@ -125,8 +125,7 @@ def _read(by: interface.Codec, name: str) -> _Request:
 def _show(by: interface.Codec, path: str, title: str, members: Sequence[_Request], answer: str | None) -> bool:
     """Print one call and what comes of it; whether the answer, if there is one, is as the rule says."""
     payloads = [member.payload for member in members if member.payload is not None]
-    parts = [messages.Part(_request(payload), 0, payload.row_count) for payload in payloads]
-    call = by.merge("tried", path, parts)
+    call = measuring.merged(by, "tried", path, payloads)
     sys.stdout.write(f"{title}: {', '.join(member.name for member in members)}\n")
     for member, payload in zip(members, payloads, strict=True):
         sys.stdout.write(
@@ -140,22 +139,13 @@ def _show(by: interface.Codec, path: str, title: str, members: Sequence[_Request
     if answer is None:
         return True
     try:
-        rows = call.read(interface.UpstreamResponse(_bytes(answer), {b"content-type": b"application/json"})).rows
+        found = call.read(interface.UpstreamResponse(_bytes(answer), {b"content-type": b"application/json"}))
     except errors.UpstreamError as error:
         sys.stdout.write(f"  {answer}: {error}\n")
         return False
-    at = 0
-    for member, payload in zip(members, payloads, strict=True):
-        piece = messages.Piece(0, "tried", rows[at : at + payload.row_count])
-        at += payload.row_count
-        form = payload.response_format
-        body = b"" if form is None else b"".join(form.render([piece]).body)
+    for member, body in zip(members, measuring.bodies("tried", found, payloads), strict=True):
         sys.stdout.write(f"  {member.name} gets {_shown(body)}\n")
     return True
-
-
-def _request(payload: interface.Payload) -> messages.Request:
-    return messages.Request(payload.key, payload.row_count, 0, payload, None, None)
 
 
 def _shown(body: bytes) -> str:

@@ -212,10 +212,7 @@ class Caller:
     async def call(self, members: Sequence[interface.Payload]) -> Answer:
         """The answers of requests that share one call, and how long that took; raises `Problem`."""
         batch_id = f"probe-{next(self._numbers)}"
-        parts = [
-            messages.Part(messages.Request(each.key, each.row_count, 0, each), 0, each.row_count) for each in members
-        ]
-        call = self._codec.merge(batch_id, self._target, parts)
+        call = merged(self._codec, batch_id, self._target, members)
         began = time.perf_counter()
         try:
             response = await self._client.predict(call.target, call.headers + self._headers, call.body, self._timeout)
@@ -231,26 +228,33 @@ class Caller:
             raise Problem(admin_client.plain(str(error))) from None
         if len(members) == 1 and not isinstance(self._codec, pairs.Codec):
             return Answer(seconds, [response.body])
-        return Answer(seconds, list(self._bodies(batch_id, found, members)))
+        return Answer(seconds, list(bodies(batch_id, found, members)))
 
     async def close(self) -> None:
         """Close the connection."""
         await self._client.close()
 
-    @staticmethod
-    def _bodies(
-        batch_id: str, found: interface.BatchPredictions, members: Sequence[interface.Payload]
-    ) -> Iterator[bytes]:
-        at = 0
-        for payload in members:
-            piece = messages.Piece(0, batch_id, found.rows[at : at + payload.row_count])
-            at += payload.row_count
-            form = payload.response_format
-            if form is None:
-                rows = b",".join(map(bytes, piece.predictions))
-                yield b'{%b"%b":[%b]}' % (found.members, found.list_name, rows)
-            else:
-                yield b"".join(form.render([piece]).body)
+
+def merged(
+    codec: interface.Codec, batch_id: str, target: str, members: Sequence[interface.Payload]
+) -> interface.UpstreamRequest:
+    """The call that these requests become together."""
+    parts = [messages.Part(messages.Request(each.key, each.row_count, 0, each), 0, each.row_count) for each in members]
+    return codec.merge(batch_id, target, parts)
+
+
+def bodies(batch_id: str, found: interface.BatchPredictions, members: Sequence[interface.Payload]) -> Iterator[bytes]:
+    """What each of these is answered, of the answer to the call that they became."""
+    at = 0
+    for payload in members:
+        piece = messages.Piece(0, batch_id, found.rows[at : at + payload.row_count])
+        at += payload.row_count
+        form = payload.response_format
+        if form is None:
+            rows = b",".join(map(bytes, piece.predictions))
+            yield b'{%b"%b":[%b]}' % (found.members, found.list_name, rows)
+        else:
+            yield b"".join(form.render([piece]).body)
 
 
 def _value(body: bytes) -> Any:
