@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -137,12 +136,11 @@ async def test_a_model_is_asked_about_once_before_its_first_request_is_batched()
     ways = routes.Routes(V1, predictor.models())
     found = match(INFER, ways=ways)
     assert found is not None
-    told = asyncio.Event()
-    with pytest.raises(routes.ModelUnknownYet) as caught:
-        ways.route(found)
-    caught.value.wait(lambda _: told.set())
-    await told.wait()
+    assert ways.route(found) is None
+    assert not predictor.asked
+    learned = await ways.learn(found)
     route = ways.route(found)
+    assert route is learned
     assert (route.codec.max_batch_size, route.doubtful) == (4, frozenset({500}))
     assert (await ways.learn(found)).codec is route.codec
     assert predictor.asked == [models.ModelName("m")]

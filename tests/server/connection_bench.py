@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from carpool.program import allocator
 from carpool.runtime import driver
@@ -13,9 +13,10 @@ from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import predict, responses
-from carpool_sidecar.server.http1 import bodies, exchange, heads, requests
+from carpool_sidecar.server.http1 import bodies, exchange, handler, heads, relay, requests
 from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import messages as http_messages
+from carpool_sidecar.upstream import readiness
 
 PREDICT = b"/v1/models/m:predict"
 BODY = b'{"instances":[1]}'
@@ -209,6 +210,20 @@ class Handler:
 
     def begin(self, asked: exchange.Exchange) -> None:
         self.asked.append(Asked(asked, self._text))
+
+
+class OwnHandler(handler.Handler):
+    """The sidecar's own, of which no probe asks anything; what it would pass on is kept: `passed`."""
+
+    def __init__(self, bench: Bench) -> None:
+        nobody = cast(relay.Relays, None), cast(readiness.Readiness, None)
+        super().__init__(bench.rules, bench.requests, *nobody)
+        self.passed: list[exchange.Exchange] = []
+
+    def _pass_on(
+        self, asked: exchange.Exchange, body: bytes | None = None, words: calls.ErrorWords | None = None
+    ) -> None:
+        self.passed.append(asked)
 
 
 class Driver(driver.Driver):

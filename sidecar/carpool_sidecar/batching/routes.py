@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple
 from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
-from carpool.compiled import mypyc_attr
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry
 from carpool_sidecar.protocols import interface, models, refusal_texts, steps
@@ -250,15 +249,6 @@ class Match(NamedTuple):
         return None if self.route is None else self.route.error_words
 
 
-@mypyc_attr(native_class=False)
-class ModelUnknownYet(Exception):
-    """The predictor has not been asked about this model yet. `wait(callback)` does that."""
-
-    def __init__(self, wait: Callable[[Callable[[object], None]], model_registry.Waiting]) -> None:
-        super().__init__()
-        self.wait = wait
-
-
 class Routes:
     """Finds the way of each request.
 
@@ -311,21 +301,18 @@ class Routes:
             return found._replace(says_so=False)
         return found
 
-    def route(self, match: Match) -> calls.Route:
-        """The way of a matching request.
+    def route(self, match: Match) -> calls.Route | None:
+        """The way of a matching request; None if the predictor has to be asked about its model first, as `learn` does.
 
-        Raises `errors.Unbatchable` if its model must not be batched, `errors.CarpoolError` if the predictor does not
-        tell what has to be known of it, and `ModelUnknownYet` if it has to be asked first. Not for a match whose route
-        depends on the body.
+        Raises `errors.Unbatchable` if its model must not be batched, and `errors.CarpoolError` if the predictor does
+        not tell what has to be known of it. Not for a match whose route depends on the body.
         """
         source = match.route or (self._v1 if match.protocol == "v1" else self._infer)
         if isinstance(source, calls.Route):
             return source
         name = _known(match.model)
         model = source.registry.get(name)
-        if model is None:
-            raise ModelUnknownYet(lambda callback: source.registry.when_known(name, callback))
-        return source.route(model)
+        return None if model is None else source.route(model)
 
     async def learn(self, match: Match, body: bytes | None = None) -> calls.Route:
         """As `route`, but asks the predictor where that is needed, and looks into the body if the match needs it."""

@@ -232,11 +232,6 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
-def has_deadline(headers: MultiMapping[str]) -> bool:
-    """Whether a request says how long its caller waits."""
-    return _TIMEOUT in headers
-
-
 def _timeout(headers: MultiMapping[str]) -> float | None:
     text = headers.get(_TIMEOUT)
     if text is None:

@@ -16,7 +16,6 @@ import functools
 from typing import Final, Protocol, cast
 
 from carpool_sidecar import errors, turns
-from carpool_sidecar.batching import model_registry, routes
 from carpool_sidecar.protocols import interface, json_rows
 from carpool_sidecar.server import responses, unread
 from carpool_sidecar.server.http1 import bodies, exchange, heads, messages, requests, tunnel
@@ -43,7 +42,7 @@ class State(enum.Enum):
     BODY = "the body of a plain predict request is read"
     EXCHANGE = "any other request has the connection until it is answered"
     REFUSING = "as before, and the head behind it is dropped, and will be refused"
-    HELD = "bytes wait for answers, or for news of a model"
+    HELD = "bytes wait for answers, or until a large body was looked through"
     TUNNEL = "protocols were switched: bytes go both ways, and come here no more"
     PARTING = "the client was told that this was all: it is read for a while, unheard"
     ENDED = "nothing more is taken: the connection closes, or is lost"
@@ -99,13 +98,13 @@ class Connection(asyncio.Protocol):
 
     # State: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
     # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
-    # answered, or of which the rest comes. _awaited: news of a model, or a large body that is looked through.
+    # answered, or of which the rest comes. _work: a large body that is looked through.
     # answers: requests without an answer yet, and what the client has not taken.
     # _came: when the client did; _quiet_since: when it was last heard or answered before its latest bytes, or last
     # heard once it was told the end. _held: the bytes of all that, and the requests being handled.
     __slots__ = (
-        "_awaited", "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since",
-        "_requests", "_rest", "_state", "_template", "_transport", "answers",
+        "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since", "_requests", "_rest",
+        "_state", "_template", "_transport", "_work", "answers",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -118,7 +117,7 @@ class Connection(asyncio.Protocol):
         self._head: messages.PartialHead | None = None
         self._body: bodies.PartialBody | None = None
         self._exchange: exchange.Exchange | None = None
-        self._awaited: model_registry.Waiting | turns.Work | None = None
+        self._work: turns.Work | None = None
         self._held = port.requests.memory.reserve()
         self.answers = requests.Answers(self, port.requests, self._held)
         self._quiet_since = self._came = self.answers.touched
@@ -242,13 +241,7 @@ class Connection(asyncio.Protocol):
         if reader is None or len(text) > heads.MAX_HEAD or not text.startswith(b"POST "):
             self._begin_exchange(text, data[end:])
             return None
-        try:
-            found = reader.read(text)
-        except routes.ModelUnknownYet as pause:
-            self._hold(data[at:])
-            self._held.add(0, 1)
-            self._awaited = pause.wait(self._learned)
-            return None
+        found = reader.read(text)
         if found is None:
             self._begin_exchange(text, data[end:])
             return None
@@ -258,11 +251,6 @@ class Connection(asyncio.Protocol):
         if self._heads_read > 1 and not self._heads_read & (self._heads_read - 1):
             self._template = reader.template(text, plain_head)
         return end, length, plain_head
-
-    def _learned(self, _: object) -> None:
-        self._awaited = None
-        self._go_on()
-        self._held.add(0, -1)
 
     # --- heads that come in parts ------------------------------------------------------------------------------
 
@@ -342,8 +330,8 @@ class Connection(asyncio.Protocol):
         if payload is None:
             parts = [b"".join(parts)]
             told = functools.partial(self._parsed, body, parts)
-            self._awaited = self._requests.work_on(body.head, parts[0], told)
-            if self._awaited is not None:
+            self._work = self._requests.work_on(body.head, parts[0], told)
+            if self._work is not None:
                 self._held.add(len(parts[0]), 1)
                 self._hold(following)
                 return
@@ -351,7 +339,7 @@ class Connection(asyncio.Protocol):
 
     def _parsed(self, body: bodies.PartialBody, parts: list[bytes], outcome: interface.Payload | Exception) -> None:
         """A large body was looked through; what came meanwhile is held."""
-        self._awaited = None
+        self._work = None
         self._held.add(-len(parts[0]), -1)
         following = self._rest
         self._state = _READING
@@ -522,7 +510,7 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._state is not _HELD or not self.answers.may_own or self._awaited is not None:
+        if self._state is not _HELD or not self.answers.may_own or self._work is not None:
             return
         self._state = _READING
         self._quiet_since = self.answers.touched
@@ -649,9 +637,9 @@ class Connection(asyncio.Protocol):
         self._cancel_all()
 
     def _cancel_all(self) -> None:
-        awaited, self._awaited = self._awaited, None
-        if awaited is not None:
-            awaited.cancel()
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
             self._held.add(0, -1)
         asked, self._exchange = self._exchange, None
         if asked is not None:

@@ -147,7 +147,7 @@ class Reader:
     def read(self, text: bytes) -> Plain | None:
         """Judge a complete head, up to and with its empty line; None if it is not that of a plain request.
 
-        Raises `routes.ModelUnknownYet` if that depends on a model of which nothing is known, and the caller has time.
+        None, too, if that depends on a model of which nothing is known: whoever answers any request asks.
         """
         found = self._sort(text)
         if found is None:
@@ -164,7 +164,7 @@ class Reader:
             return None
         match, route, target, headers, timeout, coding, forwarded, host, priority = plan
         if route is None:
-            route = self._route(match, timeout is not None)
+            route = self._route(match)
             if route is None:
                 return None
         size_of_json = int(json_size) if json_size is not None and match.protocol == "v2" else None
@@ -245,8 +245,7 @@ class Reader:
             match = self._rules.routes.match("POST", target, headers)
             if match is None or match.by_body is not None:
                 return None
-            # If the time of who has a deadline passes before the model is known, that is for others to tell.
-            route = self._route(match, predict.has_deadline(headers))
+            route = self._rules.routes.route(match)
             if route is None:
                 return None
             head = self._rules.head(target, headers, match, route)
@@ -259,15 +258,11 @@ class Reader:
         self._plans.put(matter, plan, len(matter))
         return plan
 
-    def _route(self, match: routes.Match, has_deadline: bool) -> calls.Route | None:
+    def _route(self, match: routes.Match) -> calls.Route | None:
         try:
             return self._rules.routes.route(match)
         except (errors.CarpoolError, errors.Unbatchable):
             return None
-        except routes.ModelUnknownYet:
-            if has_deadline:
-                return None
-            raise
 
 
 def _is_usual(asked: messages.RequestHead) -> bool:
