@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import functools
 from typing import Final, Protocol, cast
 
-from carpool_sidecar import errors, turns
-from carpool_sidecar.protocols import interface, json_rows
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import json_rows
 from carpool_sidecar.server import responses, unread
 from carpool_sidecar.server.http1 import bodies, exchange, heads, messages, requests, tunnel
 
@@ -42,7 +41,7 @@ class State(enum.Enum):
     BODY = "the body of a plain predict request is read"
     EXCHANGE = "any other request has the connection until it is answered"
     REFUSING = "as before, and the head behind it is dropped, and will be refused"
-    HELD = "bytes wait for answers, or until a large body was looked through"
+    HELD = "bytes wait for answers"
     TUNNEL = "protocols were switched: bytes go both ways, and come here no more"
     PARTING = "the client was told that this was all: it is read for a while, unheard"
     ENDED = "nothing more is taken: the connection closes, or is lost"
@@ -98,13 +97,13 @@ class Connection(asyncio.Protocol):
 
     # State: _state. _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not
     # yet understood. _head: the start of a head. _body: a body that is arriving. _exchange: a request that is not
-    # answered, or of which the rest comes. _work: a large body that is looked through.
+    # answered, or of which the rest comes.
     # answers: requests without an answer yet, and what the client has not taken.
     # _came: when the client did; _quiet_since: when it was last heard or answered before its latest bytes, or last
     # heard once it was told the end. _held: the bytes of all that, and the requests being handled.
     __slots__ = (
         "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since", "_requests", "_rest",
-        "_state", "_template", "_transport", "_work", "answers",
+        "_state", "_template", "_transport", "answers",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -117,7 +116,6 @@ class Connection(asyncio.Protocol):
         self._head: messages.PartialHead | None = None
         self._body: bodies.PartialBody | None = None
         self._exchange: exchange.Exchange | None = None
-        self._work: turns.Work | None = None
         self._held = port.requests.memory.reserve()
         self.answers = requests.Answers(self, port.requests, self._held)
         self._quiet_since = self._came = self.answers.touched
@@ -324,39 +322,17 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._update_reading)
 
     def _finish(self, body: bodies.PartialBody, following: bytes) -> None:
+        """Make a call of a request whose body came in parts. A large one that was not looked through takes turns."""
         self._drop_body()
         parts = body.take()
+        size = sum(map(len, parts))
         payload = None if body.scan is None else body.scan.payload(json_rows.PartedText(parts))
-        if payload is None:
-            parts = [b"".join(parts)]
-            told = functools.partial(self._parsed, body, parts)
-            self._work = self._requests.work_on(body.head, parts[0], told)
-            if self._work is not None:
-                self._held.add(len(parts[0]), 1)
-                self._hold(following)
-                return
-        self._submit(body, parts, payload, following)
-
-    def _parsed(self, body: bodies.PartialBody, parts: list[bytes], outcome: interface.Payload | Exception) -> None:
-        """A large body was looked through; what came meanwhile is held."""
-        self._work = None
-        self._held.add(-len(parts[0]), -1)
-        following = self._rest
-        self._state = _READING
-        self._keep(b"")
-        self._update_reading()
-        if isinstance(outcome, Exception):
-            self._begin_exchange(body.text, parts[0] + following)
-        else:
-            self._submit(body, parts, outcome, following)
-
-    def _submit(
-        self, body: bodies.PartialBody, parts: list[bytes], payload: interface.Payload | None, following: bytes
-    ) -> None:
-        """Make a call of a request whose body came in parts, or is one part that was not looked through."""
+        if payload is None and size >= body.head.route.codec.large:
+            self._begin_exchange(body.text, b"".join([*parts, following]))
+            return
         try:
-            size = sum(map(len, parts))
-            request = self._requests.accept(body.head, parts[0], self.answers, body.started, payload, size)
+            whole = b"".join(parts) if payload is None else b""
+            request = self._requests.accept(body.head, whole, self.answers, body.started, payload, size)
         except errors.CarpoolError as error:
             self._refuse(error, body.started)
         else:
@@ -510,7 +486,7 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._state is not _HELD or not self.answers.may_own or self._work is not None:
+        if self._state is not _HELD or not self.answers.may_own:
             return
         self._state = _READING
         self._quiet_since = self.answers.touched
@@ -637,10 +613,6 @@ class Connection(asyncio.Protocol):
         self._cancel_all()
 
     def _cancel_all(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work.cancel()
-            self._held.add(0, -1)
         asked, self._exchange = self._exchange, None
         if asked is not None:
             asked.lost()

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
-from carpool_sidecar import errors, turns
+from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.protocols.v2_http import answers as v2_answers
@@ -72,16 +72,6 @@ class PlainRequests:
         if size < v1.LARGE or head.coding is not None or not isinstance(codec, v1.Codec):
             return None
         return v1.RequestScan(int(self.rules.bounds.max_queue_instances), codec.mixes)
-
-    def work_on(
-        self, head: calls.Head, body: bytes, then: Callable[[interface.Payload | Exception], None]
-    ) -> turns.Work | None:
-        """Parse a large body in later turns of the loop; None for one that is parsed at once."""
-        codec = head.route.codec
-        if head.coding is not None or len(body) < codec.large:
-            return None
-        work = codec.parse_in_steps(body, int(self.rules.bounds.max_queue_instances), head.json_size)
-        return self.rules.bodies.turns.start(work, then)
 
     def accept(
         self,
