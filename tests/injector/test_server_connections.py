@@ -7,7 +7,9 @@ import contextlib
 import json
 import socket
 import ssl
+import types
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -257,3 +259,26 @@ async def test_callers_that_come_and_go_while_it_ends_get_an_answer_or_no_connec
         await on.listener.close()
         await asyncio.gather(*load)
     assert {answer.removesuffix(" close") for answer in found} == {"HTTP/1.1 200 OK"}
+
+
+class Writer(asyncio.Protocol):
+    """Knows whether it is to write."""
+
+    is_paused = False
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+
+
+async def test_a_caller_that_does_not_read_its_answers_gets_no_more_until_it_does() -> None:
+    listener: Any = types.SimpleNamespace(loop=asyncio.get_running_loop())
+    writer = Writer()
+    with socket.socket() as sock:
+        connection = connections.Connection(writer, sock, listener)
+        connection.pause_writing()
+        assert writer.is_paused
+        connection.resume_writing()
+        assert not writer.is_paused
