@@ -195,13 +195,6 @@ class PredictRules:
             return name, value
         return name, f"http://{host}{rest}" if host else rest or "/"
 
-    def refusal(self, error: errors.CarpoolError, seconds: float) -> responses.Response:
-        """Count a request that came `seconds` ago and is not waited for any more; returns the answer, a last one."""
-        response = self.dialect.error(error)
-        self.metrics.refused.labels(error.reason).inc()
-        self.metrics.predicted(response.status, seconds)
-        return response._replace(close=True)
-
     def bug(self, words: str = "a request failed for a reason that is a bug") -> errors.CarpoolError:
         """Count and log the exception that is being handled; returns what the caller is told."""
         self.metrics.internal_errors.labels("http1").inc()

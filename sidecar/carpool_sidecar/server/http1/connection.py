@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
             if self.answers.pending:
                 self._hold(bytes(text))  # answers come in order
             else:
-                self._end(errors.MemoryFull(), head.began)
+                self._refuse(errors.MemoryFull(), head.began, close=True)
 
     def _end_in_turn(self, text: bytes, error: messages.Malformed) -> None:
         """Answer what is no request, as the last, when it is its turn; until then it is held, and read once more."""
@@ -343,9 +343,10 @@ class Connection(asyncio.Protocol):
         if following and self._state is _READING:
             self._serve(following)
 
-    def _refuse(self, error: errors.CarpoolError, started: float) -> None:
-        """Answer a request that no other waits before, and that came at `started`."""
-        message, close = self._requests.refused(error, started)
+    def _refuse(self, error: errors.CarpoolError, since: float, close: bool = False) -> None:
+        """Answer a request that no other waits before, and that began at `since`; with `close` it is the last."""
+        self._drop_body()
+        message, close = self._requests.refusal(error, since, close)
         self._quiet_since = self.answers.touched = self._requests.clock()
         self._transport.write(message)
         if close:
@@ -426,7 +427,7 @@ class Connection(asyncio.Protocol):
     def _resume(self, behind: bytes) -> None:
         """A request is over, and this is what came behind it."""
         if self._state is _REFUSING:
-            self._end(errors.MemoryFull(), self.answers.touched)
+            self._refuse(errors.MemoryFull(), self.answers.touched, close=True)
             return
         self._state = _HELD if behind else _READING
         self._keep(behind)
@@ -546,10 +547,10 @@ class Connection(asyncio.Protocol):
         body, head = self._body, self._head
         if body is not None:
             if now - body.started > self._requests.rules.bodies.read_timeout:
-                self._end(errors.BodyTooLate(), body.started)
+                self._refuse(errors.BodyTooLate(), body.started, close=True)
         elif head is not None:
             if now - head.began > self._port.head_timeout:
-                self._end(errors.HeadTooLate(), head.began)
+                self._refuse(errors.HeadTooLate(), head.began, close=True)
         elif now - self.answers.touched > self._port.keep_alive:
             self._close()
 
@@ -583,11 +584,6 @@ class Connection(asyncio.Protocol):
     def cut(self) -> None:
         """End the connection now, unread answers or not."""
         self._transport.abort()
-
-    def _end(self, error: errors.CarpoolError, since: float) -> None:
-        self._drop_body()
-        self._transport.write(self._requests.refusal(error, since))
-        self.part()
 
     def part(self) -> None:
         """End the connection behind an answer, and read the client a little longer.

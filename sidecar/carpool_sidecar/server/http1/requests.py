@@ -183,16 +183,15 @@ class PlainRequests:
         """Implements `driver.Replier`."""
         self._tell(cast(PlainRequest, call), error)
 
-    def refused(self, error: errors.CarpoolError, started: float) -> tuple[bytes, bool]:
-        """The answer to a request that `accept` refused, and whether the connection ends behind it."""
-        self.now = self.clock()
-        answer = self.rules.render_outcome(error, self.now - started, is_accepted=False)
-        close = answer.close or self.rules.life.parting
-        return b"".join(responses.render(answer, close)), close
+    def refusal(self, error: errors.CarpoolError, since: float, close: bool = False) -> tuple[bytes, bool]:
+        """The answer to a request that began at `since` and became no call.
 
-    def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
-        """The answer to a request that began at `since` and is not waited for any more."""
-        return b"".join(responses.render(self.rules.refusal(error, self.clock() - since), close=True))
+        And whether the connection ends behind it: always with `close`, as where the rest is not waited for.
+        """
+        self.now = self.clock()
+        answer = self.rules.render_outcome(error, self.now - since, is_accepted=False)
+        close = close or answer.close or self.rules.life.parting
+        return b"".join(responses.render(answer, close)), close
 
     def _tell(self, request: PlainRequest, outcome: calls.Outcome) -> None:
         """Tell the caller any outcome."""
