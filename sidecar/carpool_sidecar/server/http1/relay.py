@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import enum
-import http
 import logging
 import time
 from collections.abc import Callable
@@ -43,6 +42,8 @@ _WITHOUT_BODY_MOSTLY: Final[frozenset[str]] = _WITHOUT_BODY | {"DELETE"}
 # These have no body, whatever their heads say (RFC 9112, 6.3).
 _BODILESS: Final[frozenset[int]] = frozenset({204, 304})
 _CONTINUE: Final = 100
+_OK: Final = 200
+_NO_CONTENT: Final = 204
 # No trailer may be one of these (RFC 9110, 6.5.1): they frame or route a message, or belong to one connection.
 _NO_TRAILERS: Final[frozenset[str]] = hop_by_hop.FIELDS | {
     "content-length",
@@ -444,7 +445,7 @@ def answer_head(head: connections.AnswerHead, fields: CIMultiDict[str], version:
 
     The length of what never has a body is left out (RFC 9110, 8.6).
     """
-    if head.status < http.HTTPStatus.OK or head.status == http.HTTPStatus.NO_CONTENT:
+    if head.status < _OK or head.status == _NO_CONTENT:
         fields.popall("Content-Length", None)
     reason = head.reason.decode(errors="surrogateescape")
     if headers_.has_control(reason):
