@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -67,7 +66,7 @@ class Policy:
         for name in self._variables:
             self._variable(name, given)
         operations = self._value(expression, given)
-        return jsonpatch.apply_patch(copy.deepcopy(pod), operations) if operations else pod
+        return jsonpatch.apply_patch(pod, operations) if operations else pod
 
     def _selects(self, pod: Object) -> bool:
         selector, labels = self._spec["matchConstraints"]["objectSelector"], pod["metadata"].get("labels") or {}

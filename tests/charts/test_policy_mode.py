@@ -64,7 +64,7 @@ def admin(configuration: str = "default") -> config.Config:
 
 def comparable(pod: objects.Object) -> objects.Object:
     """The pod as an API server stores it, without what differs between configurations, and texts of JSON as values."""
-    found = copy.deepcopy(api_defaults.defaulted(pod))
+    found = api_defaults.defaulted(pod)
     annotations = found["metadata"].get("annotations") or {}
     if "carpool.dev/status" in annotations:
         annotations["carpool.dev/status"] = {**json.loads(annotations["carpool.dev/status"]), "config": "…"}

@@ -5,7 +5,6 @@ A webhook that is called again does not see what it wrote: it sees that with def
 
 from __future__ import annotations
 
-import copy
 import decimal
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +27,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 def defaulted(pod: Object) -> Object:
     """A new pod, as the API server would hand it to the next webhook."""
-    result = copy.deepcopy(pod)
+    result: Object = copied(pod)
     spec = result["spec"] = {key: value for key, value in result["spec"].items() if value is not None}
     for key, value in _POD.items():
         spec.setdefault(key, value)
@@ -38,6 +37,13 @@ def defaulted(pod: Object) -> Object:
     for volume in spec.get("volumes") or ():
         _default_volume(volume)
     return result
+
+
+def copied(thing: Any) -> Any:
+    """A copy of what JSON can hold, for a quarter of what `copy.deepcopy` costs: tests make tens of thousands."""
+    if isinstance(thing, dict):
+        return {key: copied(value) for key, value in thing.items()}
+    return [copied(each) for each in thing] if isinstance(thing, list) else thing
 
 
 def containers(pod: Object) -> Iterator[Object]:

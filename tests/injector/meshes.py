@@ -6,7 +6,7 @@ import copy
 import json
 from typing import Any
 
-from tests.injector import istio_model, kserve_model, pods
+from tests.injector import api_defaults, istio_model, kserve_model, pods
 
 Object = dict[str, Any]
 
@@ -44,7 +44,7 @@ def with_linkerd(pod: Object, policy: str = "all-unauthenticated") -> Object:
         "image": "cr.l5d.io/linkerd/proxy-init:v2.4.3",
         "args": ["--incoming-proxy-port", "4143"],
     }
-    result = copy.deepcopy(pod)
+    result = api_defaults.copied(pod)
     result["spec"]["containers"].insert(0, proxy)
     result["spec"]["initContainers"] = [*(result["spec"].get("initContainers") or []), setup]
     result["metadata"].setdefault("annotations", {})["linkerd.io/created-by"] = "linkerd/proxy-injector edge-25.8.1"
@@ -53,7 +53,7 @@ def with_linkerd(pod: Object, policy: str = "all-unauthenticated") -> Object:
 
 def with_kuma(pod: Object, native: bool = True, port: int = 9001) -> Object:
     """The same pod with Kuma's proxy, which answers probes on `port` (pkg/plugins/runtime/k8s of kumahq/kuma)."""
-    result = copy.deepcopy(pod)
+    result = api_defaults.copied(pod)
     spec = result["spec"]
     initial = spec.get("initContainers") or []
     for container in [*(each for each in initial if each.get("restartPolicy") == "Always"), *spec["containers"]]:
@@ -102,7 +102,7 @@ def _ask_kuma(probe: Object, names: Object, port: int) -> None:
 
 def with_consul(pod: Object, excluded: tuple[str, ...] = ()) -> Object:
     """The same pod behind Consul's transparent proxy (control-plane/connect-inject of hashicorp/consul-k8s)."""
-    result = copy.deepcopy(pod)
+    result = api_defaults.copied(pod)
     redirection = json.dumps({"ProxyInboundPort": 20000, "ExcludeInboundPorts": ["20300", *excluded]})
     setup = {
         "name": "consul-connect-inject-init",
