@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import carpool
 import carpool_injector
@@ -106,6 +107,14 @@ def test_every_action_is_pinned_by_commit_with_its_version_beside_it(workflow: s
     used = re.findall(r"(?m)^[ -]*uses: (.+)$", (ROOT / ".github" / "workflows" / workflow).read_text())
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*", action)] == []
+
+
+def test_every_python_that_a_distribution_names_is_tested() -> None:
+    checked = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["check"]
+    tested = [f"Programming Language :: Python :: {each}" for each in checked["strategy"]["matrix"]["python"]]
+    for part in (".", *PARTS[:3]):
+        named = tomllib.loads((ROOT / part / "pyproject.toml").read_text())["project"]["classifiers"]
+        assert [each for each in named if re.search(r":: 3\.\d", each)] == tested
 
 
 def test_the_version_is_the_same_everywhere() -> None:
