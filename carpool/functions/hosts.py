@@ -89,6 +89,13 @@ class Host:
         """
         return False
 
+    begins_later = False
+    """Whether a batch begins in another step than the one that has it begun."""
+
+    def call_next(self, function: Callable[[], None]) -> bool:
+        """Call it behind that step; False if there is none."""
+        return False
+
     def thread_of(self, batch: messages.Batch) -> int | None:
         """The identifier of the thread that works on a batch and on nothing else."""
         return None
@@ -327,7 +334,10 @@ async def _nothing_async(batch: work.Work) -> driver.Outcome:
 class EventLoop(Host):
     """Runs batches as tasks of one event loop. The loop keeps it alive, not the other way round."""
 
-    # Mutable state: the timer, and whether the end of the loop is watched for; `run`, until the function is closed.
+    begins_later = True
+
+    # Mutable state: the timer, how many batches are under way, and whether the end of the loop is watched for; `run`,
+    # until the function is closed.
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -343,6 +353,7 @@ class EventLoop(Host):
         self._poll = poll
         self._on_loop_end = on_loop_end
         self._timer = deadline_timer.DeadlineTimer(self._look, time.monotonic)
+        self._under_way = 0
         self._ident = threading.get_ident() if self.is_here() else None
         self._is_watching = False
         self._is_copy = False  # of a loop that runs in the parent process
@@ -357,6 +368,7 @@ class EventLoop(Host):
         self._on_loop_end()
 
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
+        self._under_way += 1
         return _Task(self, batch, done)
 
     @property
@@ -387,6 +399,10 @@ class EventLoop(Host):
 
     call_soon = call_there
 
+    def call_next(self, function: Callable[[], None]) -> bool:
+        self.loop.call_soon(function)
+        return True
+
     def check_may_block(self, name: str) -> None:
         if self.is_here() or (threading.get_ident() == self._ident and not self.loop.is_running()):
             raise RuntimeError(
@@ -397,8 +413,16 @@ class EventLoop(Host):
         self._post(self._poll)
         return math.inf
 
+    def carried(self, task: _Task, outcome: driver.Outcome) -> None:
+        """A batch has its outcome. Other batches go on first: they may have waited for what this one let go of."""
+        if self._under_way > 1:
+            self.loop.call_soon(self.task_ended, task, outcome)
+        else:
+            self.task_ended(task, outcome)
+
     def task_ended(self, task: _Task, outcome: driver.Outcome | None) -> None:
-        """A batch has its outcome, or None if its task was cancelled from outside."""
+        """A batch is over, or its task was cancelled from outside, if there is no outcome."""
+        self._under_way -= 1
         if outcome is None:
             self._post(self._on_loop_end)
         else:
@@ -445,7 +469,7 @@ class _Task:
         outcome = await self._host.run(batch)
         # As the task's last act, and not by its callback, which would be a turn of the loop later.
         self._task.remove_done_callback(self._ended)
-        self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else outcome)
+        self._host.carried(self, carpool_errors.Abandoned() if self._is_abandoned else outcome)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """It was cancelled, perhaps before it began."""

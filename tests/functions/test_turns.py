@@ -403,3 +403,23 @@ def test_limits_hold_while_the_thread_of_a_function_runs_a_callback(limit: str) 
             those[-1].result(PATIENCE / 2)
     finally:
         may_end.set()
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+async def test_a_batch_that_waits_goes_on_before_the_answers_of_the_last_are_handed_out(in_flight: int) -> None:
+    told: list[tuple[str, int]] = []
+    device = asyncio.Lock()
+
+    @carpool.batched(max_batch_size=1, max_latency=0.0, max_in_flight=in_flight)
+    async def echo(items: list[int]) -> list[int]:
+        async with device:
+            told.append(("begun", items[0]))
+            await asyncio.sleep(0)
+            return items
+
+    made = [echo(0), echo(1)]
+    for call in made:
+        call.add_done_callback(lambda done: told.append(("answered", done.result())))
+    async with asyncio.timeout(PATIENCE):
+        assert await asyncio.gather(*made) == [0, 1]
+    assert told == [("begun", 0), ("begun", 1), ("answered", 0), ("answered", 1)]
