@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import math
+import sys
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -157,14 +158,16 @@ def _settling(future: futures.Future[Any], result: Any) -> Settling:
 
 
 class Turn(Call):
-    """What is called in one turn of `loop`, in its `thread`: up to `room` items join, until somebody ends the turn.
+    """What is called in one turn of `loop`: up to `room` items join, until somebody ends the turn.
 
+    The `hook` is what the loop has set in its thread for as long as it runs there, and no other loop within it; for
+    loops that set none it is nothing that anybody has set.
     Other threads may end it, under a `lock`, for which nobody who joins has to wait: who joins looks afterwards whether
     it has ended meanwhile. `on_close` is called once nobody joins any more. So many items came `before` it by the same
     plan, in the same turn of the loop.
     """
 
-    __slots__ = ("_joined", "_lock", "_on_close", "_room", "_some_left", "before", "loop", "thread")
+    __slots__ = ("_joined", "_lock", "_on_close", "_room", "_some_left", "before", "hook", "loop")
 
     # Mutable state, beside the scheduler's: those who joined, until it ends, and how many may.
     def __init__(
@@ -182,7 +185,8 @@ class Turn(Call):
         self.futures = []
         self.contexts = []
         self.loop = loop
-        self.thread = threading.get_ident()
+        hook: object = sys.get_asyncgen_hooks()[0]
+        self.hook = hook if getattr(hook, "__self__", None) is loop else loop
         self.before = 0
         self._joined: list[tuple[Any, futures.Future[Any], contextvars.Context]] = []
         self._room = room

@@ -11,7 +11,6 @@ import copy
 import functools
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -42,7 +41,7 @@ _numbers = itertools.count()
 # Python 3.11 makes a system call to tell which loop runs here, which takes longer than all else of a call.
 _IS_LOOP_KNOWN = sys.version_info >= (3, 12)
 _loop = current.loop
-_thread = threading.get_ident
+_hooks = sys.get_asyncgen_hooks
 _retried = current.retried.get
 
 
@@ -296,7 +295,7 @@ class Batched(View, Generic[P, T, R]):
         if (
             turn is not None
             and not (args or kwargs or (current.may_be_apart and (inline.depth or _retried())))
-            and (turn.loop is _loop() if _IS_LOOP_KNOWN else turn.thread == _thread() and turn.loop.is_running())
+            and (turn.loop is _loop() if _IS_LOOP_KNOWN else _hooks()[0] is turn.hook)
         ):
             future: futures.Future[R] | None = turn.join(item)
             if future is not None:

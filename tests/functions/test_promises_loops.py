@@ -252,6 +252,32 @@ def test_calls_made_where_a_loop_has_stopped_in_the_midst_of_a_turn_do_not_join_
         loop.close()
 
 
+@every_kind
+@pytest.mark.parametrize("outer", LOOPS.values(), ids=LOOPS)
+@every_loop
+def test_calls_of_a_loop_that_runs_within_a_turn_of_another_do_not_join_that(
+    way: Way, outer: NewLoop, new_loop: NewLoop
+) -> None:
+    """As libraries allow it that let a coroutine run where a loop runs already."""
+    function = way.batched(double)
+
+    async def within(item: int) -> int:
+        async with asyncio.timeout(PATIENCE):
+            first, second = function(item), function(item + 1)
+            return await first + await second
+
+    async def main() -> list[int]:
+        future, loop = function(1), asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            found = run(new_loop, within(2))
+        finally:
+            asyncio._set_running_loop(loop)
+        return [found, await function(4), await future]
+
+    assert run(outer, main()) == [10, 8, 2]
+
+
 @every_way
 @pytest.mark.both_loops
 async def test_a_task_that_is_cancelled_and_uncancelled_has_no_result_that_is_not_there(way: Way) -> None:
