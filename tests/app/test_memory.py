@@ -85,3 +85,19 @@ async def test_what_waits_of_a_passed_answer_for_its_caller_to_read_counts_as_he
     await client.leave()
     await plain_client.until(lambda: plain_client.is_at_rest(bench))
     assert bench.sidecar.bodies.memory.held == 0
+
+
+async def test_a_body_that_is_passed_on_is_read_to_its_end_though_memory_is_full(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
+    bench.predictor.behave = refuse(200, b"taken")
+    for _ in range(2):  # with a connection to the predictor, and with none yet
+        full = bench.sidecar.ledger.reserve(bench.sidecar.settings.max_queue_bytes + 1)
+        client = await plain_client.connect(bench)
+        await client.send(b"PUT /other HTTP/1.1\r\nHost: h\r\nContent-Length: 40000\r\n\r\n" + b"x" * 20_000)
+        await asyncio.sleep(0.1)
+        await client.send(b"x" * 20_000)
+        assert (await client.answer())[::2] == (200, b"taken")
+        full.release()
+        await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
+    assert bench.sidecar.bodies.memory.held == 0

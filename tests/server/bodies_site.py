@@ -83,6 +83,7 @@ class Arriving:
         head = messages.read_head(f"POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
         self.asked = exchange.Exchange(self, head, 0.0)
         self._limits = site.limits
+        self._held = site.memory.reserve()
         self.answers = self
 
     def feed(self, part: bytes) -> None:
@@ -90,6 +91,10 @@ class Arriving:
 
     async def read(self) -> bytes:
         return await handler.read_body(self.asked, self._limits)
+
+    def hold(self, asked: exchange.Exchange, size: int) -> bool:
+        self._held.add(size)
+        return True
 
     def look_what_to_read(self) -> None:
         """All is read."""

@@ -166,7 +166,7 @@ class Asked:
         self.words = ""
         self._text = text
         asked.consumer, asked.cancel = self, self.lost
-        self.came(b"".join(asked.unread.take()))
+        self.came(b"".join(asked.take()))
         if asked.broken:
             self.broken(asked.broken)
 

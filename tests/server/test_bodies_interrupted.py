@@ -48,12 +48,13 @@ async def test_a_client_that_leaves_ends_the_reading_and_its_reservation(site: S
     assert site.memory.held == 0
 
 
-async def test_cancelling_the_reader_releases_its_reservation(site: Site) -> None:
+async def test_the_leaving_of_a_client_releases_what_came_and_ends_the_reading(site: Site) -> None:
     request = Arriving(site, 10)
     request.feed(b"xyz")
     reading = asyncio.create_task(request.read())
+    request.asked.cancel = reading.cancel
     await until(lambda: site.memory.held == 3)
-    reading.cancel()
+    request.asked.lost()
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert site.memory.held == 0

@@ -53,7 +53,7 @@ async def predictor() -> Predictor:
 def passed(bench: Bench) -> list[bytes]:
     """The bodies of what was passed on."""
     assert isinstance(bench.handler, OwnHandler)
-    return [b"".join(asked.unread.take()) for asked in bench.handler.passed]
+    return [b"".join(asked.take()) for asked in bench.handler.passed]
 
 
 def infer(body: bytes = BODY, *lines: bytes) -> bytes:

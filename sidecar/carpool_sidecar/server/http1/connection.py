@@ -442,10 +442,11 @@ class Connection(asyncio.Protocol):
         """Its own."""
         return self._transport
 
-    def hold(self, asked: exchange.Exchange, size: int) -> None:
-        """Count so many bytes more for an exchange."""
+    def hold(self, asked: exchange.Exchange, size: int) -> bool:
+        """Count so many bytes more for an exchange; returns whether there is room for others."""
         asked.held += size
         self._held.add(size)
+        return self._requests.memory.has_room(0)
 
     def answer_ended(self, asked: exchange.Exchange, close: bool) -> None:
         """The answer is complete; with `close` the connection ends behind it."""
@@ -513,8 +514,8 @@ class Connection(asyncio.Protocol):
             wanted = True
         elif asked is None or asked.is_over:
             wanted = not (is_enough or self.answers.is_full)
-        else:
-            wanted = asked.wants_more and (not self._rest or asked.reader.is_complete) and not is_enough
+        else:  # the exchange itself looks whether there is room for a body that nobody takes
+            wanted = asked.wants_more and not (is_enough if asked.reader.is_complete else self._rest)
         if wanted != self._transport.is_reading() and self._state is not _ENDED and not self._transport.is_closing():
             if wanted:
                 self._transport.resume_reading()

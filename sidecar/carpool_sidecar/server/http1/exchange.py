@@ -72,7 +72,7 @@ class Connection(Protocol):
     @property
     def answers(self) -> Writer: ...
 
-    def hold(self, exchange: Exchange, size: int) -> None: ...
+    def hold(self, exchange: Exchange, size: int) -> bool: ...
 
     def answer_ended(self, exchange: Exchange, close: bool) -> None: ...
 
@@ -86,9 +86,9 @@ class Connection(Protocol):
 class Exchange:
     """One request, which came at `started`, and its answer.
 
-    `unread` is what came of its body and nobody took. `wants_more` is whether more of it is wanted, `broken` says what
-    is wrong with the rest, and `is_continued` is set once the caller was told to send it. `held` are the bytes that
-    count for it. `cancel` is called if the caller leaves before the answer is complete.
+    `unread` is what came of its body and nobody took; it counts. `wants_more` is whether more of it is wanted, `broken`
+    says what is wrong with the rest, and `is_continued` is set once the caller was told to send it. `held` are the
+    bytes that count for it. `cancel` is called if the caller leaves before the answer is complete.
     """
 
     # State: those; the consumer, if there is one; whoever waits for news of the body.
@@ -130,10 +130,13 @@ class Exchange:
         if self.is_over:
             return rest
         if self.consumer is None:
+            before = self.unread.size
             if content:
                 self.unread.add(content)
+            size = self.unread.size
+            has_room = self.connection.hold(self, size - before)
             if not self._tell():  # who has sent all is read on, so that its leaving is noticed
-                self.want(self.reader.is_complete or self.unread.size < _MOST_UNREAD)
+                self.want(self.reader.is_complete or not size or (has_room and size < _MOST_UNREAD))
         elif content or self.reader.is_complete:
             self.consumer.came(content)
         return rest
@@ -168,6 +171,11 @@ class Exchange:
         """This is no request any more: nobody waits for its answer, or protocols were switched."""
         self.stage = OVER
         self.consumer = self.cancel = self._waiter = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep nothing of the body, and nothing that comes of it."""
+        self.connection.hold(self, -self.unread.size)
         self.unread = _NOTHING
 
     def _tell(self) -> bool:
@@ -204,8 +212,13 @@ class Exchange:
 
     def drop_body(self) -> None:
         """Nobody reads the body: what came of it is let go, and so is what comes."""
-        self.unread = _NOTHING
+        self._let_go()
         self.want(True)
+
+    def take(self) -> list[bytes]:
+        """What came of the body and nobody took: parts that are the caller's, who counts them from now on."""
+        self.connection.hold(self, -self.unread.size)
+        return self.unread.take()
 
     def news(self) -> asyncio.Future[None]:
         """Done when more of the body came, or is known not to come."""

@@ -14,7 +14,6 @@ from typing import Final
 
 from aiohttp import hdrs
 
-from carpool.scheduling import ledger
 from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
@@ -129,7 +128,8 @@ class Handler:
             if match.by_body is not None:
                 body = await self._read(asked, match)
             before = clock()
-            route = await rules.route(request.headers, match, body)
+            with rules.bodies.memory.reserve(len(body or b"")):
+                route = await rules.route(request.headers, match, body)
             spent = clock() - before
             if body is None:
                 body = await self._read(asked, match)
@@ -241,22 +241,23 @@ async def read_body(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
 
     Raises `errors.PayloadTooLarge` and `errors.Overloaded` before reading when Content-Length says so, else
     as soon as the body grows over a limit; `errors.BodyTooLate`; `errors.BadRequest` for broken chunking or
-    coded data; `errors.UnsupportedEncoding`. However it ends, nothing stays reserved: whoever called counts the
-    body from then on, with a reservation of its own or in the queue.
+    coded data; `errors.UnsupportedEncoding`. What comes is counted by the exchange. However this ends, nothing stays
+    reserved: whoever called counts the body from then on, with a reservation of its own or in the queue.
     """
     is_coded = hdrs.CONTENT_ENCODING in asked.head.headers
     if asked.head.length is not None:
         limits.check_size(asked.head.length)
-        limits.memory.check_room(asked.head.length)
+        limits.memory.check_room(asked.head.length - asked.unread.size)
         if asked.reader.is_complete and not is_coded:
-            return b"".join(asked.unread.take())
+            return b"".join(asked.take())
     with limits.memory.reserve() as reservation:
         try:
             async with asyncio.timeout(limits.read_timeout):
                 asked.send_continue()
-                body = await _collect(asked, limits, reservation)
+                body = await _collect(asked, limits)
                 if not is_coded:
                     return body
+                reservation.add(len(body))
                 grow = functools.partial(limits.grow, reservation)
                 work = content_coding.decoding(body, _codings(asked), limits.max_body_bytes, grow)
                 return await limits.turns.run(work)
@@ -264,14 +265,14 @@ async def read_body(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
             raise errors.BodyTooLate from None
 
 
-async def _collect(asked: exchange.Exchange, limits: bodies.Limits, reservation: ledger.Reservation) -> bytes:
+async def _collect(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
     parts = asked.unread
     while True:
         limits.check_size(parts.size)
         limits.check_chunks(asked.reader.chunks, parts.size)
-        limits.grow(reservation, parts.size - reservation.size)
+        limits.memory.check_room(0)
         if asked.reader.is_complete:
-            return b"".join(parts.take())  # no copy if there is only one
+            return b"".join(asked.take())  # no copy if there is only one
         if asked.broken:
             raise errors.MalformedBody(f"the body is not valid HTTP: {asked.broken}")
         await asked.news()

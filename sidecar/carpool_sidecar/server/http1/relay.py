@@ -140,7 +140,7 @@ class Relay:
             return
         self._connect()
         if asked.unread.size:
-            for part in asked.unread.take():
+            for part in asked.take():
                 self._add(part)
         self._send()
         if self._connection is not None and not asked.wants_more:
