@@ -90,3 +90,10 @@ def test_raw_tensors_of_another_size_are_refused(datatype, shape, data) -> None:
 def test_contents_that_are_no_message_are_refused(datatype) -> None:
     with pytest.raises(errors.BadRequest, match="InferTensorContents"):
         steps.at_once(tensors.to_raw(b"\xff\xff", datatype, (2,)))
+
+
+@pytest.mark.parametrize("length", [5, 2**31, 2**32, 2**40])
+def test_a_string_that_is_told_to_be_longer_than_its_message_is_refused(length) -> None:
+    told = tensors.start(tensors._NUMBERS["bytes_contents"] << 3 | 2, length) + b"abcd"
+    with pytest.raises(errors.BadRequest, match="InferTensorContents"):
+        steps.at_once(tensors.to_raw(told, "BYTES", (1,)))

@@ -139,6 +139,8 @@ def _strings(data: bytes, tag: int, count: int) -> steps.Steps[bytes | None]:
                     length, at = varint(data, at - 1)
             except (IndexError, ValueError):
                 return None
+            if length > end - at:
+                return None
             found += (_LENGTH.pack(length), data[at : at + length])
             at += length
         pieces.append(b"".join(found))
