@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 
 import pytest
 
@@ -194,3 +195,40 @@ async def test_any_other_request_waits_for_it(bench: Bench, slow: Slow) -> None:
     bench.driver.answer()
     await settle()
     assert client.statuses == [200, 400]
+
+
+def seconds(bench: Bench) -> float:
+    """What was measured of all requests together."""
+    return bench.metrics.request_seconds.read().sum
+
+
+@pytest.mark.parametrize("body", [LARGE, BROKEN], ids=["answered", "refused"])
+async def test_the_time_in_which_a_body_arrives_counts_as_its_requests(bench: Bench, slow: Slow, body: bytes) -> None:
+    client, request = bench.connect(), post(body)
+    client.send(request[:200])
+    bench.now += 3
+    client.send(request[200:])
+    bench.now += 1
+    await let_go(slow)
+    if bench.driver.calls:
+        bench.driver.answer()
+    assert (len(client.statuses), seconds(bench)) == (1, 4)
+
+
+@pytest.mark.parametrize("line", [b"Content-Encoding: gzip", b"Transfer-Encoding: chunked"])
+async def test_so_does_that_of_a_body_that_is_coded_or_comes_in_chunks(line: bytes) -> None:
+    bench = Bench()
+    bench.handler = OwnHandler(bench)
+    if line.startswith(b"Content"):
+        request = post(gzip.compress(BODY + b" " * 100_000, 0), line)
+    else:
+        request = post(b"", line).replace(b"Content-Length: 0\r\n", b"") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    client = bench.connect()
+    client.send(request[:-20])
+    await settle()
+    bench.now += 3
+    client.send(request[-20:])
+    for _ in range(5):
+        await settle()
+    bench.driver.answer()
+    assert (client.statuses, seconds(bench)) == ([200], 3)

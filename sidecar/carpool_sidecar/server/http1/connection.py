@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
         if not self._requests.memory.has_room(len(data)):
             self._drop_body()
-            self._begin_exchange(body.text, b"".join([*body.take(), data, following]))
+            self._begin_exchange(body.text, b"".join([*body.take(), data, following]), body.started)
             return
         body.add(data)
         self._held.add(len(data))
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
         size = sum(map(len, parts))
         payload = None if body.scan is None else body.scan.payload(json_rows.PartedText(parts))
         if payload is None and size >= body.head.route.codec.large:
-            self._begin_exchange(body.text, b"".join([*parts, following]))
+            self._begin_exchange(body.text, b"".join([*parts, following]), body.started)
             return
         try:
             whole = b"".join(parts) if payload is None else b""
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error, body.started)
         else:
             if request is None:
-                self._begin_exchange(body.text, b"".join([*parts, following]))
+                self._begin_exchange(body.text, b"".join([*parts, following]), body.started)
                 return
             self._requests.submit(request)
         if following and self._state is _READING:
@@ -360,8 +360,8 @@ class Connection(asyncio.Protocol):
 
     # --- requests that are no plain predict requests -----------------------------------------------------------
 
-    def _begin_exchange(self, text: bytes, behind: bytes) -> None:
-        """Serve the request of a complete head, with what came behind it so far."""
+    def _begin_exchange(self, text: bytes, behind: bytes, started: float | None = None) -> None:
+        """Serve the request of a complete head, with what came behind it so far; it came at `started`, or just now."""
         if not self.answers.may_own:
             self._hold(text + behind)  # answers come in order
             return
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
         except messages.Malformed as error:
             self._end_in_turn(b"", error)
             return
-        asked = exchange.Exchange(self, head, self.answers.touched)
+        asked = exchange.Exchange(self, head, self.answers.touched if started is None else started)
         self._state = _EXCHANGE
         self._exchange = asked
         self._held.add(0, 1)

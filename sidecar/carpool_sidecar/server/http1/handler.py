@@ -120,7 +120,7 @@ class Handler:
     async def _batch(self, asked: exchange.Exchange, plain: requests.PlainRequests, match: routes.Match) -> None:
         """Make a call of a request once its body is read; from then on it is as any other."""
         rules, clock = self._rules, asyncio.get_running_loop().time
-        request, started = asked.head, plain.clock()
+        request = asked.head
         outcome: errors.CarpoolError
         body: bytes | None = None
         try:
@@ -135,7 +135,7 @@ class Handler:
                 body = await self._read(asked, match)
             head = rules.head(request.target, request.headers, match, route, spent)
             payload = await self._payload(head, body, match)
-            made = plain.serve(asked, head, payload, len(body), started)
+            made = plain.serve(asked, head, payload, len(body), asked.started)
             if not asked.is_over:
                 asked.cancel = functools.partial(plain.driver.cancel, made)
             return
@@ -153,7 +153,7 @@ class Handler:
             words = await rules.bodies.turns.run(words.of_body(body))
         answer = rules.render_outcome(
             outcome,
-            plain.clock() - started,
+            plain.clock() - asked.started,
             is_v1=match.protocol == "v1",
             is_accepted=False,
             words=words,
