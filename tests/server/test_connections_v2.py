@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import struct
+import warnings
 from typing import Any
 
 import pytest
@@ -212,6 +214,19 @@ async def test_a_client_that_leaves_while_its_model_is_asked_about_is_forgotten(
     assert bench.driver.calls == []
     assert bench.life.active == 0
     assert bench.connections == set()
+
+
+async def test_a_client_that_leaves_at_once_leaves_no_work_behind_that_nobody_began(predictor: Predictor) -> None:
+    bench = predictor.bench()
+    with warnings.catch_warnings(record=True) as told_of:
+        warnings.simplefilter("always")
+        client = bench.connect()
+        client.send(infer())
+        client.leave()
+        await settle()
+        gc.collect()
+    assert [str(each.message) for each in told_of] == []
+    assert (bench.memory.held, bench.life.active) == (0, 0)
 
 
 async def test_a_refused_v2_request_is_told_honestly_even_in_kserves_words(predictor: Predictor) -> None:

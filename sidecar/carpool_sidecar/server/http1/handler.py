@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from aiohttp import hdrs
@@ -22,6 +22,8 @@ from carpool_sidecar.server.http1 import bodies, exchange, messages, relay, requ
 from carpool_sidecar.upstream import readiness
 
 _MOST_HEADS: Final = 512 * 1024  # bytes of heads that are remembered
+
+_Work = Callable[[exchange.Exchange], Coroutine[object, object, None]]
 
 
 class Handler:
@@ -73,13 +75,13 @@ class Handler:
             self._respond(asked, refused)
         elif local_answers.is_probe(head.headers):
             asked.drop_body()
-            self._start(asked, self._probe(asked))
+            self._start(asked, self._probe)
         elif life.draining and local_answers.comes_from_prober(head.headers):
             self._respond(asked, local_answers.shutting_down())
         elif self._v1_models is not None and self._v1_models.answers(head.method, head.target):
             if life.admits():
                 asked.drop_body()
-                self._start(asked, self._tell_of_models(asked, self._v1_models))
+                self._start(asked, functools.partial(self._tell_of_models, models=self._v1_models))
             else:
                 self._respond(asked, responses.Dialect().error(errors.Draining()))
         else:
@@ -99,7 +101,7 @@ class Handler:
         if self._plain is None or match is None:
             self._pass_on(asked)
         else:
-            self._start(asked, self._batch(asked, self._plain, match))
+            self._start(asked, functools.partial(self._batch, plain=self._plain, match=match))
 
     # --- own answers -------------------------------------------------------------------------------------------
 
@@ -218,13 +220,13 @@ class Handler:
 
     # --- tasks -------------------------------------------------------------------------------------------------
 
-    def _start(self, asked: exchange.Exchange, work: Coroutine[object, object, None]) -> None:
+    def _start(self, asked: exchange.Exchange, work: _Work) -> None:
         asked.cancel = asyncio.get_running_loop().create_task(self._run(asked, work), name="request").cancel
 
-    async def _run(self, asked: exchange.Exchange, work: Coroutine[object, object, None]) -> None:
+    async def _run(self, asked: exchange.Exchange, work: _Work) -> None:
         try:
             with contextlib.suppress(asyncio.CancelledError):  # a task keeps what it raises, and all frames
-                await work
+                await work(asked)  # called here, as a client may leave before the task begins
         except Exception:
             self._bug(asked)
 
