@@ -161,6 +161,25 @@ async def test_a_reranker_is_measured_by_pairs_and_told_to_take_them(server: Ser
     assert (settings["lists"], settings["rerank-to"]) == ("rerank", "tei-predict")
 
 
+@pytest.mark.parametrize("more", [[], ["--lists", "tei-embed"], ["--ask-only"], ["--ask-only", "--lists", "tei-embed"]])
+@pytest.mark.parametrize("answers", [{"/v1/models": MODELS}, {}], ids=["embeddings", "nothing known"])
+async def test_pairs_need_a_rule_with_a_query_as_they_do_in_settings(
+    server: Server, capsys, answers: dict[str, Any], more: list[str]
+) -> None:
+    server.answers = answers
+    with pytest.raises(SystemExit) as end:
+        await doctor(server, "--rerank-to", "tei-predict", *more)
+    assert end.value.code == 2
+    assert "--rerank-to needs a rule of --lists with a query" in capsys.readouterr().err
+    assert server.posted == []
+
+
+async def test_a_reranker_that_is_only_asked_may_be_told_where_its_pairs_go(server: Server, capsys) -> None:
+    server.answers = {"/info": {"model_type": {"reranker": {}}, "max_client_batch_size": 64, "version": "1.9.3"}}
+    assert await doctor(server, "--ask-only", "--rerank-to", "v1:m") == 0
+    assert "carpool.dev/rerank-to: v1:m" in capsys.readouterr().out
+
+
 async def test_nothing_is_posted_when_only_questions_are_asked(server: Server, capsys) -> None:
     server.answers = {"/v1/models": MODELS}
     assert await doctor(server, "--ask-only") == 0

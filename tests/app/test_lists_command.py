@@ -88,6 +88,9 @@ def test_it_says_that_an_answer_does_not_have_the_rows(files, capsys):
         (["own.yaml", "--path", "/x", "--request", "one.json"], "no rule is for the path /x; there are rules for"),
         (["own.yaml", "--path", "/embed", "--request", "none.json"], "none.json cannot be read: No such file"),
         (["--nonsense"], "--nonsense"),
+        (["tei-embed", "--rerank-to", "tei-predict"], "--rerank-to needs a rule of --lists with a query"),
+        (["own.yaml", "--path", "/embed", "--request", "one.json", "--rerank-to", "v1"], "needs a rule of --lists"),
+        (["tei-rerank", "--rerank-to", "tei"], "must be one of tei-predict, vllm-score, v1, and of v1 with a model"),
     ],
 )  # fmt: skip
 def test_arguments_that_are_wrong_end_with_one_line_and_status_2(files, capsys, argv, words):

@@ -98,7 +98,8 @@ async def test_rerank_requests_are_sent_as_pairs_of_all_their_queries(server: Se
     [
         ("tei-embed", "tei-predict", "--rerank-to needs a rule of --lists with a query"),
         ("tei-rerank", "v2:m", "calls of v2 depend on the model's metadata"),
-        ("tei-rerank", "tei", "must be one of tei-predict"),
+        ("tei-rerank", "v2", "calls of v2 depend on the model's metadata"),
+        ("tei-rerank", "tei", "must be one of tei-predict, vllm-score, v1, and of v1 with a model, as in v1:MODEL;"),
     ],
 )
 def test_pairs_that_cannot_be_made_here_are_refused(tmp_path: Path, capsys, lists: str, to: str, words: str) -> None:

@@ -89,7 +89,8 @@ def main(argv: Sequence[str]) -> int:
 async def _examine(base: yarl.URL, chosen: argparse.Namespace, own: Sequence[rules.Rule]) -> examination.Examination:
     """`own` are the rules of --lists.
 
-    Raises `ValueError` for bodies that cannot be batched, and `errors.UpstreamError` where nothing answers.
+    Raises `ValueError` for bodies that cannot be batched, and for pairs that no rule makes, and `errors.UpstreamError`
+    where nothing answers.
     """
     answers = await _ask(base, chosen.header, min(_QUESTION_SECONDS, chosen.timeout))
     who = identity.recognise(answers)
@@ -101,6 +102,8 @@ async def _examine(base: yarl.URL, chosen: argparse.Namespace, own: Sequence[rul
     if chosen.lists:
         found = found._replace(lists=",".join(chosen.lists))
     if chosen.rerank_to is not None:
+        built_in = [kind.by for kind in found.kinds if kind.by in rules.built_in()]
+        chosen.rerank_to.check(own or rules.load([*dict.fromkeys(built_in)]))
         found = found._replace(rerank_to=str(chosen.rerank_to))
     target = _target(found, chosen, own)
     if target is None or chosen.ask_only:

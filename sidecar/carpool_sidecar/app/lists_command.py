@@ -54,6 +54,8 @@ def main(argv: Sequence[str]) -> int:
     chosen = parser.parse_args(argv)
     try:
         found = rules.named(chosen.rules) if chosen.rules else tuple(rules.built_in().values())
+        if chosen.rerank_to is not None:
+            chosen.rerank_to.check(found)
     except ValueError as error:
         settings.fail(PROG, str(error))
     if chosen.path is None:

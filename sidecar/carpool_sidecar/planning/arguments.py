@@ -8,7 +8,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +17,7 @@ from carpool_sidecar.protocols.pairs import destinations
 from carpool_sidecar.recording import document
 
 _PATIENCE = 1.0  # seconds without a word
+_CALLED = tuple([kind for kind in destinations.KINDS if kind != destinations.V2])
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,25 +83,24 @@ def add_rules(parser: argparse.ArgumentParser, words: str) -> None:
 
 def add_destination(parser: argparse.ArgumentParser, *, is_called: bool = True) -> None:
     """Where rerank requests go as pairs. What is called, or shown as calls, cannot be a predictor that speaks v2."""
-    allowed = [each for each in destinations.KINDS if each != destinations.V2 or not is_called]
+    allowed = _CALLED if is_called else destinations.KINDS
     words = f"where rerank requests go as pairs, as the setting says it: {', '.join(allowed)}, v1:MODEL"
     parser.add_argument(
         "--rerank-to", metavar="WHERE", type=_called_destination if is_called else _destination, help=words
     )
 
 
-def _destination(text: str) -> destinations.Destination:
+def _destination(text: str, kinds: Sequence[str] = destinations.KINDS) -> destinations.Destination:
     try:
-        return destinations.Destination.parse(text)
+        return destinations.Destination.parse(text, kinds)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _called_destination(text: str) -> destinations.Destination:
-    found = _destination(text)
-    if found.kind == destinations.V2:
+    if text.partition(":")[0] == destinations.V2:
         raise argparse.ArgumentTypeError("calls of v2 depend on the model's metadata, and are not made here")
-    return found
+    return _destination(text, _CALLED)
 
 
 def add_for_calls(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ class Destination(NamedTuple):
     model: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Destination:
-        """Raises `ValueError` that says what is allowed."""
+    def parse(cls, text: str, kinds: Sequence[str] = KINDS) -> Destination:
+        """One of these kinds; raises `ValueError` that says what is allowed."""
         found = _WRITTEN.fullmatch(text)
-        if found is None or found[1] not in KINDS or (found[2] and found[1] not in _OF_A_MODEL):
-            allowed = ", ".join(KINDS)
-            raise ValueError(
-                f"must be one of {allowed}, and of v1 and v2 with a model, as in v2:MODEL; given: {text!r}"
-            )
+        if found is None or found[1] not in kinds or (found[2] and found[1] not in _OF_A_MODEL):
+            named = [kind for kind in kinds if kind in _OF_A_MODEL]
+            allowed = f"{', '.join(kinds)}, and of {' and '.join(named)} with a model, as in {named[-1]}:MODEL"
+            raise ValueError(f"must be one of {allowed}; given: {text!r}")
         return cls(found[1], found[2] or "")
 
     def __str__(self) -> str:
