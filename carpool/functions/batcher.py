@@ -253,9 +253,9 @@ class Batcher:
 
         inline.run(self.compute, works, done)
 
-    def flush(self) -> None:
-        """Put in what was called in this turn of an event loop, which may be about to block."""
-        if self._flushing is not self.host:  # which does it soon
+    def flush(self, running: AbstractEventLoop | None = None) -> None:
+        """Put in what was called in this turn of an event loop, which may be about to block if it is not this one."""
+        if self._flushing is not self.host and (running is None or running is not self._flushing):  # which do it soon
             self.take_in()
 
     def take_in(self) -> None:
@@ -423,7 +423,10 @@ class Batcher:
                 try:
                     tell(*args)
                 except Exception as error:
-                    self.recorder.bug("results could not be handed out for a reason that is a bug", error)
+                    words = "results could not be handed out for a reason that is a bug"
+                    self.recorder.bug(words, error)
+                    for call in _calls_in(args):
+                        futures.settle(call.refusals(failures.Closed(f"{self.name}: {words}")))
                 except BaseException:  # an interrupt; telling again does no harm
                     outbox.appendleft((tell, args))
                     raise
@@ -604,8 +607,8 @@ class _Everything:
     def __init__(self, by: Batcher) -> None:
         self._by = by
 
-    def flush(self) -> None:
-        self._by.flush()
+    def flush(self, running: AbstractEventLoop | None = None) -> None:
+        self._by.flush(running)
 
     def withdraw(self, future: Any) -> None:
         """It is answered all the same."""

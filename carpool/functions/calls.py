@@ -132,9 +132,9 @@ class Call(messages.Request):
         """Whether its batch has left."""
         return bool(self.rows_taken)
 
-    def flush(self) -> None:
-        """Let it begin."""
-        self.replier.flush()
+    def flush(self, running: AbstractEventLoop | None = None) -> None:
+        """Let it begin, unless it does so at the end of a turn of this loop."""
+        self.replier.flush(running)
 
     def withdraw(self, future: Any) -> None:
         """Nobody waits for this outcome any more."""
@@ -150,7 +150,12 @@ class Call(messages.Request):
 
 
 def _has_exceptions(results: Iterable[Any]) -> bool:
-    return bool([kind for kind in set(map(type, results)) if issubclass(kind, BaseException)])
+    kinds: Iterable[type] = map(type, results)
+    try:
+        kinds = set(kinds)
+    except Exception:  # a type may have no hash
+        kinds = list(map(type, results))
+    return bool([kind for kind in kinds if issubclass(kind, BaseException)])
 
 
 def _settling(future: futures.Future[Any], result: Any) -> Settling:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -104,9 +105,9 @@ class _Parts:
     def is_under_way(self) -> bool:
         return any(part.running() for part in self._parts)
 
-    def flush(self) -> None:
-        for part in self._parts:
-            part.done()
+    def flush(self, running: AbstractEventLoop | None = None) -> None:
+        for source in self._sources():
+            source.flush(running)
 
     def check_may_block(self) -> None:
         for source in self._sources():

@@ -223,7 +223,10 @@ class Future(concurrent.futures.Future[R]):
             # It is awaited where it was called, nearly always, and to ask which loop runs would take longer than all of
             # this: where it is another one, its task says so.
             if loop is None:
-                loop = getattr(self.source, "loop", None) or asyncio.get_running_loop()
+                loop = getattr(self.source, "loop", None)
+            if loop is None:
+                loop = asyncio.get_running_loop()
+                self._begin_if_elsewhere(loop)
             waiter, elsewhere = loop.create_future(), None
             self._waiting.append(waiter)
             if wait is not None:
@@ -237,6 +240,7 @@ class Future(concurrent.futures.Future[R]):
                     self._leave(waiter)
                     raise
             if elsewhere is not None:
+                self._begin_if_elsewhere(elsewhere)
                 try:
                     return (yield from self.__await__(elsewhere, wait))
                 finally:
@@ -359,6 +363,7 @@ class Future(concurrent.futures.Future[R]):
 
     def _begin_for_callback(self, fn: Callable[[Any], object], tell: Callable[[Future[Any]], object]) -> None:
         """Whoever awaits what this callback of asyncio's settles waits for this; if that is for ever, `tell` fails."""
+        self._begin_if_elsewhere(current.loop())
         wait = self._begin_to_wait((fn,))
         if wait is None:
             return
@@ -372,6 +377,12 @@ class Future(concurrent.futures.Future[R]):
 
         self._add_waiter(wait)
         wait.watch(lambda: self._status is not PENDING, fail)
+
+    def _begin_if_elsewhere(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Whoever waits on this loop does not wait for the end of a turn of another, which may be blocked or stopped."""
+        source = self.source
+        if source is not None:
+            source.flush(loop)
 
     def _begin_for_base(self) -> None:
         """Whoever looks at the base class's state waits, and nobody tells until when: for as long as this is open."""

@@ -62,8 +62,11 @@ class Source(Protocol):
         """Whether its batch has left."""
         ...
 
-    def flush(self) -> None:
-        """Let what was called before begin, in case the caller blocks its event loop."""
+    def flush(self, running: asyncio.AbstractEventLoop | None = None) -> None:
+        """Let what was called before begin, in case the caller blocks its event loop.
+
+        What was called in the turn of a loop that is `running` on begins by itself.
+        """
         ...
 
     def withdraw(self, future: Any) -> None:

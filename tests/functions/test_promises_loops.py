@@ -278,6 +278,70 @@ def test_calls_of_a_loop_that_runs_within_a_turn_of_another_do_not_join_that(
     assert run(outer, main()) == [10, 8, 2]
 
 
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "call": lambda function: function(1),
+    "call with options": lambda function: function.using(timeout=PATIENCE)(1),
+    "shared call": lambda _: carpool.batched(double, dedupe="in_flight")(1),
+    "map": lambda function: function.map([1]),
+    "map of calls": lambda function: function.using(return_exceptions=True).map([1]),
+}
+every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+@every_call
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.both_loops
+async def test_another_loop_may_await_a_call_of_a_def_while_it_blocks_the_one_where_that_was_made(
+    call: Callable[[Any], Any], is_wrapped: bool
+) -> None:
+    future = call(carpool.batched(double))
+
+    async def elsewhere() -> Any:
+        async with asyncio.timeout(PATIENCE):
+            return await (asyncio.wrap_future(future) if is_wrapped else future)
+
+    [found] = in_threads(lambda: asyncio.run(elsewhere()))
+    assert found in (2, [2])
+
+
+@every_call
+@every_loop
+def test_another_loop_may_await_a_call_of_a_def_whose_own_loop_stopped_in_the_turn_of_the_call(
+    call: Callable[[Any], Any], new_loop: NewLoop
+) -> None:
+    function = carpool.batched(double)
+    loop = new_loop()
+
+    made: list[carpool.Future[Any]] = []
+
+    async def leave() -> None:
+        made.append(call(function))
+        raise SystemExit
+
+    async def elsewhere() -> Any:
+        async with asyncio.timeout(PATIENCE):
+            return await made[0]
+
+    try:
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(leave())
+        assert asyncio.run(elsewhere()) in (2, [2])
+    finally:
+        loop.close()
+
+
+@pytest.mark.both_loops
+async def test_a_map_that_is_awaited_in_its_turn_shares_its_batch_with_those_of_others() -> None:
+    recorded = Recorded(double)
+    function = carpool.batched(recorded)
+
+    async def mapped(item: int) -> Any:
+        return await function.map([item])
+
+    assert await asyncio.gather(*map(mapped, range(4))) == [[0], [2], [4], [6]]
+    assert recorded.calls == [[0, 1, 2, 3]]
+
+
 @every_way
 @pytest.mark.both_loops
 async def test_a_task_that_is_cancelled_and_uncancelled_has_no_result_that_is_not_there(way: Way) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import carpool
+from carpool.functions import calls
 from tests.functions.ways import PATIENCE, Gate, Recorded, Way, double, every_way, kinds, outcome
 
 pytestmark = pytest.mark.both_loops
@@ -78,6 +79,41 @@ async def test_each_call_has_its_own_result(way: Way) -> None:
     function = way.batched(recorded, **TOGETHER)
     assert await way.call_all(function, [1, 2, 3, 4, 5, 6]) == [2, 4, 6, 8, 10, 12]
     assert recorded.calls == [[1, 2, 3], [4, 5, 6]]
+
+
+@every_way
+async def test_results_may_be_of_types_that_have_no_hash(way: Way) -> None:
+    class Odd(type):
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(cls, other: object) -> bool:
+            raise ValueError("types are not compared")
+
+    class Result(metaclass=Odd):
+        pass
+
+    def body(items: list[Any]) -> list[Any]:
+        return [Result() if item else ValueError("an item's own") for item in items]
+
+    found = await way.call_all(way.batched(body, **TOGETHER), [1, 2, 3, 0, 1, 0])
+    assert [type(each) is Result for each in found] == [True, True, True, False, True, False]
+    assert [type(each) is ValueError for each in found] == [False, False, False, True, False, True]
+
+
+async def test_calls_whose_results_cannot_be_handed_out_are_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> bool:
+        raise LookupError("a bug")
+
+    function = carpool.batched(double)
+    monkeypatch.setattr(calls, "_has_exceptions", fail)
+    async with asyncio.timeout(PATIENCE):
+        found = await asyncio.gather(function(1), function(2), function.map([3]), return_exceptions=True)
+    assert kinds(found) == [carpool.Closed, carpool.Closed, carpool.Closed]
+    assert "results could not be handed out for a reason that is a bug" in str(found[0])
+    assert function.stats().internal_errors == 1
+    assert "a bug" in caplog.text
 
 
 @every_way
