@@ -239,9 +239,10 @@ class Turn(Call):
     def end(self) -> None:
         """Nobody joins any more. In a child process without the lock, which a thread may have that is not there."""
         self._room = 0
-        joined, self._joined = self._joined, []
+        joined = self._joined
         if joined:
             self.payload, self.futures, self.contexts = map(list, zip(*joined, strict=True))
+        self._joined = []  # not before: after an interrupt it is ended again
         self._on_close()
 
     def withdraw(self, future: Any) -> None:

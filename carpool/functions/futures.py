@@ -144,7 +144,8 @@ class Future(concurrent.futures.Future[R]):
     `.result(timeout)` waits for it in a thread, `await` in a task; `concurrent.futures.wait` and `as_completed`,
     `asyncio.gather` and the like take it as well. Cancelling it, or the only task that awaits it, takes the item out of
     the queue; an item that is being computed already is left to its batch. Callbacks run in the thread that has the
-    result, so they should be short.
+    result, so they should be short. It is awaited in tasks of asyncio only: a coroutine that is driven by something
+    else and given up leaves it as a cancelled task does.
     """
 
     # What most futures never change is the class's. `source` is there for as long as it is pending. In `_waiting` are
@@ -220,6 +221,7 @@ class Future(concurrent.futures.Future[R]):
                     return (yield from self.__await__(loop, wait))
                 finally:
                     wait.end()
+                    del self, wait
             # It is awaited where it was called, nearly always, and to ask which loop runs would take longer than all of
             # this: where it is another one, its task says so.
             if loop is None:
@@ -245,6 +247,7 @@ class Future(concurrent.futures.Future[R]):
                     return (yield from self.__await__(elsewhere, wait))
                 finally:
                     self._leave(waiter)  # not before: somebody waits all the while
+                    del self, wait
             self._waiting.remove(waiter)
         if self._status is FINISHED:
             return self._value  # type: ignore[no-any-return]
@@ -253,7 +256,7 @@ class Future(concurrent.futures.Future[R]):
         try:
             raise self._as_it_came(self._error)
         finally:
-            del self
+            del self, wait
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once it is done, at once if it is."""
@@ -285,6 +288,15 @@ class Future(concurrent.futures.Future[R]):
         """Settle it; raises `concurrent.futures.InvalidStateError` if it is done."""
         if not settle([(self, None, exception)]):
             raise concurrent.futures.InvalidStateError(f"{self!r} is done")
+
+    def __dir__(self) -> Iterable[str]:
+        """Without what the base class keeps, unless it is there: who looks at all that is named would have it made."""
+        hidden = () if self._is_mirrored else _OF_BASE
+        return [name for name in super().__dir__() if name not in hidden]
+
+    def __reduce__(self) -> Any:
+        """Raises TypeError, as for any future of `concurrent.futures`."""
+        raise TypeError("cannot pickle a future")
 
     def __repr__(self) -> str:
         return f"<carpool.Future {FINISHED if self._status is FAILED else self._status}>"
@@ -379,7 +391,7 @@ class Future(concurrent.futures.Future[R]):
         wait.watch(lambda: self._status is not PENDING, fail)
 
     def _begin_if_elsewhere(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Whoever waits on this loop does not wait for the end of a turn of another, which may be blocked or stopped."""
+        """Who waits on this loop does not wait for the end of a turn of another, which may be blocked or stopped."""
         source = self.source
         if source is not None:
             source.flush(loop)
@@ -453,7 +465,8 @@ class _OfBase:
         return getattr(future, self._name)
 
 
-for _name in vars(concurrent.futures.Future()):
+_OF_BASE = frozenset(vars(concurrent.futures.Future()))
+for _name in _OF_BASE:
     setattr(Future, _name, _OfBase(_name))
 
 

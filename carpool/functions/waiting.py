@@ -90,7 +90,9 @@ class Awaited(Protocol):
 
 _CIRCLE = "waits_for_itself"
 _CALLBACKS = (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial)
-_HOMES = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
+_THREADS = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
+_HOMES = (*_THREADS, "asyncio.runners", "asyncio.base_events")
+_BLOCKING = ("join", "result", "exception", "wait", "run", "run_until_complete")
 # Seconds after which it is looked again whether a wait can end, and then after twice as long each time.
 _FIRST_LOOK = 0.05
 
@@ -134,7 +136,9 @@ class Wait:
         if task is not None:
             return _leads_to(self._by, task)
         thread = _thread_of(batch)
-        return thread is not None and (self._by[0].ident == thread or _is_awaited_by_thread(thread, self._by))
+        return thread is not None and (
+            getattr(self._by[0], "ident", None) == thread or _is_awaited_by_thread(thread, self._by)
+        )
 
     def check(self) -> None:
         """Raises RuntimeError if it would never end."""
@@ -219,7 +223,7 @@ def running_thread() -> Sequence[Any] | None:
     return (threading.current_thread(), *_computed_here())
 
 
-def _leads_to(by: Sequence[Any], task: asyncio.Task[Any]) -> bool:
+def _leads_to(by: Sequence[Any], task: asyncio.Future[Any]) -> bool:
     """Whether a task goes on only after one of these, as far as futures, their callbacks and asyncio's objects tell."""
     left = list(by)
     seen = {id(each) for each in left}
@@ -306,13 +310,15 @@ def _thread_of(batch: messages.Batch) -> int | None:
 
 
 def _is_awaited_by_thread(thread: int, those: Sequence[Any]) -> bool:
-    """Whether a thread is blocked until one of these threads ends, or one of these futures is done."""
+    """Whether a thread is blocked until one of these threads ends, or one of these futures is done.
+
+    Or runs an event loop until a task is done that goes on only after one of these.
+    """
     return any(
-        value is each
-        for frame in _frames_of(sys._current_frames().get(thread), "join", "result", "exception", "wait")
-        for name in ("self", "fs")
+        any(value is each for each in those) or (asyncio.isfuture(value) and _leads_to(those, value))
+        for frame in _frames_of(sys._current_frames().get(thread), *_BLOCKING)
+        for name in ("self", "fs", "task", "future")
         for value in _listed(frame.f_locals.get(name))
-        for each in those
     )
 
 
@@ -323,7 +329,7 @@ def _computed_here() -> list[Any]:
 
 
 def _frames_of(frame: types.FrameType | None, *names: str) -> Iterator[types.FrameType]:
-    """This frame and its callers, where they run functions of these names that make threads and executors."""
+    """This frame and its callers, where they are functions of these names of threads, executors, and event loops."""
     while frame is not None:
         if frame.f_code.co_name in names and frame.f_globals.get("__name__") in _HOMES:
             yield frame

@@ -158,6 +158,34 @@ async def test_a_task_that_was_cancelled_is_let_go(way: Way) -> None:
     assert await first == "first"
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_what_a_call_failed_with_that_another_loop_or_batch_awaits_is_let_go(is_elsewhere: bool) -> None:
+    watched: list[weakref.ref[Any]] = []
+
+    def fail(items: list[Any]) -> list[Any]:
+        raise Trouble("always")
+
+    inner = carpool.batched(fail)
+
+    async def fails(made: list[carpool.Future[Any]]) -> None:
+        try:
+            await made.pop()
+        except Trouble as error:
+            watched.append(weakref.ref(error))
+
+    @carpool.batched
+    async def outer(items: list[Any]) -> list[Any]:
+        await fails([inner(1)])
+        return items
+
+    if is_elsewhere:
+        await asyncio.to_thread(asyncio.run, fails([inner(1)]))
+    else:
+        await outer(1)
+    assert len(watched) == 1
+    assert await gone(*watched)
+
+
 # --- functions and instances --------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import Any
 
 import pytest
+import uvloop
 
 import carpool
 from tests.functions.programs import run_program
@@ -242,6 +243,28 @@ async def test_a_def_that_waits_for_itself_for_ever_fails_and_serves_others(
     found = await asyncio.to_thread(lambda: outcome(function(1)))
     assert isinstance(found, RuntimeError)
     assert "(__wrapped__), or allow more batches at once with max_in_flight" in str(found)
+    assert await function(0) == 0
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("is_in_task", [False, True])
+async def test_a_def_that_awaits_itself_for_ever_on_a_loop_of_its_own_fails_and_serves_others(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], is_in_task: bool
+) -> None:
+    async def awaited() -> int:
+        return await function(1)
+
+    async def main() -> int:
+        return await (asyncio.create_task(awaited()) if is_in_task else awaited())
+
+    def ask() -> int:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(main())
+
+    function = carpool.batched(lambda items: [item and ask() for item in items])
+    found = await asyncio.to_thread(lambda: outcome(function(1)))
+    assert isinstance(found, RuntimeError)
+    assert "would never answer" in str(found)
     assert await function(0) == 0
 
 

@@ -7,6 +7,8 @@ import collections
 import contextlib
 import ctypes
 import gc
+import inspect
+import pickle
 import queue
 import threading
 import traceback
@@ -451,6 +453,30 @@ async def test_nobody_else_can_settle_a_future_of_the_librarys_twice(way: Way) -
     assert not future.cancel()
     assert not future.cancelled()
     assert await way.outcome(future) == 2
+
+
+async def test_looking_at_all_attributes_of_a_future_changes_nothing() -> None:
+    gate = Gate()
+    held = carpool.batched(lambda items: gate.pass_through() or items, max_in_flight=1)
+    first = held(0)
+    await gate.reached()
+    future = held(1)
+    inspect.getmembers(future)
+    assert "_state" not in dir(future)
+    task = asyncio.ensure_future(asyncio.wait_for(future, PATIENCE))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert future.cancelled(), "its only task has left"
+    gate.open()
+    assert await first == 0
+
+
+async def test_a_future_cannot_be_pickled() -> None:
+    future = carpool.batched(double)(1)
+    assert await future == 2
+    with pytest.raises(TypeError, match="cannot pickle a future"):
+        pickle.dumps(future)
 
 
 @every_way
