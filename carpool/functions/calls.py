@@ -233,7 +233,7 @@ class Turn(Call):
             self.end()
         self.rows = self.callers = len(self.payload)
         if self._some_left:
-            self.leave()
+            self.replier.recorder.abandoned += self.leave()  # nobody else counts them: they are never put in
         return bool(self.rows)
 
     def end(self) -> None:

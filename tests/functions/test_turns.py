@@ -200,6 +200,19 @@ async def test_who_left_in_the_turn_itself_was_never_there(way: Way) -> None:
 
 
 @by_tasks
+@pytest.mark.parametrize("count", [1, 2, 4])
+async def test_all_who_left_in_the_turn_itself_are_counted(way: Way, count: int) -> None:
+    held = Held(way)
+    await held.hold()
+    for future in [held.function(item) for item in range(count)]:
+        future.cancel()
+    stays, leaves = held.function(5), held.function(6)
+    leaves.cancel()
+    assert await held.outcomes([stays]) == [10]
+    assert held.function.stats().abandoned == count + 1
+
+
+@by_tasks
 async def test_a_smaller_size_parts_the_turns_that_wait(way: Way) -> None:
     held = Held(way)
     await held.hold()
