@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import inspect
+import queue
 import threading
 from typing import Any
 
@@ -402,12 +403,12 @@ async def test_a_task_that_leaves_takes_nothing_from_a_callback(way: Way) -> Non
     busy = Busy(way)
     await busy.begin()
     (shared,) = await busy.calls(1)
-    told: list[Any] = []
-    shared.add_done_callback(lambda future: told.append(future.result()))
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    shared.add_done_callback(lambda future: told.put(future.result()))
     await _abandoned(shared)
     busy.gate.open()
     assert await way.outcome(shared) == 2
-    assert told == [2]
+    assert await asyncio.to_thread(told.get, timeout=PATIENCE) == 2  # in a thread of the function, after who waits
 
 
 @every_way
