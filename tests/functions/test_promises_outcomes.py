@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import carpool
-from carpool.functions import calls
+from carpool.functions import futures
 from tests.functions.ways import PATIENCE, Gate, Recorded, Way, double, every_way, kinds, outcome
 
 pytestmark = pytest.mark.both_loops
@@ -105,11 +105,16 @@ async def test_results_may_be_of_types_that_have_no_hash(way: Way) -> None:
 async def test_calls_whose_results_cannot_be_handed_out_are_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: object) -> bool:
-        raise LookupError("a bug")
+    settle, failed = futures.settle, threading.Event()
+
+    def fail_at_first(*args: Any) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise LookupError("a bug")
+        return settle(*args)
 
     function = carpool.batched(double)
-    monkeypatch.setattr(calls, "_has_exceptions", fail)
+    monkeypatch.setattr(futures, "settle", fail_at_first)
     async with asyncio.timeout(PATIENCE):
         found = await asyncio.gather(function(1), function(2), function.map([3]), return_exceptions=True)
     assert kinds(found) == [carpool.Closed, carpool.Closed, carpool.Closed]

@@ -332,19 +332,17 @@ def test_who_joins_a_turn_as_another_thread_ends_it_is_in_it_or_is_told(monkeypa
     assert turn.join("later") is None
 
 
-def test_a_turn_whose_end_was_interrupted_has_all_who_joined_once_it_is_ended_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_turn_whose_end_was_interrupted_has_all_who_joined_once_it_is_ended_again() -> None:
+    class Interrupt:
+        def __iter__(self) -> Any:
+            raise KeyboardInterrupt
+
     turn = calls.Turn((), None, 0, driven.Loop(), 8, threading.RLock(), lambda: None)  # type: ignore[arg-type]
     future = turn.join("item")
-
-    def interrupted(*_: object, **__: object) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(calls, "zip", interrupted, raising=False)
+    turn._joined.append(Interrupt())  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         turn.end()
-    monkeypatch.undo()
+    del turn._joined[-1]
     turn.end()
     assert (turn.payload, turn.futures) == (["item"], [future])
 
