@@ -403,7 +403,8 @@ def test_answers_to_parts_of_a_request_are_joined_only_if_they_are_of_one_form(
 
 @given(st.binary(max_size=40) | texts.values.map(str.encode), scenes.any_rule, st.booleans())
 def test_anything_at_all_is_passed_on_refused_or_understood(body: bytes, rule: oracle.Rule, in_steps: bool) -> None:
-    Desk(rule, in_steps).judge(body)
+    verdict = Desk(rule, in_steps).judge(body)
+    assert (verdict.payload is None) == (verdict.request is None)
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"input":', b'{"input":[', b'{"a":', b'{"cols":{"c1":[', b"[[1],"])

@@ -21,6 +21,18 @@ async def ended() -> tuple[Bench, Transport]:
     return bench, client
 
 
+async def told_what_it_does_not_take(bench: Bench) -> Transport:
+    """A client that takes nothing of its last answer, and stays."""
+    client = bench.connect()
+    client.stays = True
+    client.stall()
+    client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    await settle()
+    bench.asked[0].exchange.write(b"x" * 100_000)
+    bench.asked[0].exchange.end()
+    return client
+
+
 async def test_a_client_that_leaves_ends_it() -> None:
     bench, client = await ended()
     client.leave()
@@ -52,13 +64,7 @@ async def test_what_a_client_sends_is_dropped_and_never_for_longer_than_a_while(
 
 async def test_it_is_read_once_in_a_turn_of_the_loop_and_also_if_it_was_not_read_before() -> None:
     bench = Bench()
-    client = bench.connect()
-    client.stays = True
-    client.stall()
-    client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-    await settle()
-    bench.asked[0].exchange.write(b"x" * 100_000)
-    bench.asked[0].exchange.end()
+    client = await told_what_it_does_not_take(bench)
     await settle()
     assert client.is_ended
     assert client.is_reading()
@@ -71,13 +77,7 @@ async def test_it_is_read_once_in_a_turn_of_the_loop_and_also_if_it_was_not_read
 
 async def test_a_client_that_sends_on_and_takes_nothing_is_cut_off_as_any_other_is() -> None:
     bench = Bench(timeout=3.0)
-    client = bench.connect()
-    client.stays = True
-    client.stall()
-    client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-    await settle()
-    bench.asked[0].exchange.write(b"x" * 100_000)
-    bench.asked[0].exchange.end()
+    client = await told_what_it_does_not_take(bench)
     seconds = 0
     while not client.is_aborted:
         await settle()
