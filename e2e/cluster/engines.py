@@ -26,6 +26,8 @@ ANSWER_SECONDS, TRIAL_SECONDS = 15.0, 60.0
 # Where distributions keep podman's helpers.
 HELPERS = tuple(Path(folder) for folder in ("/usr/lib/podman", "/usr/libexec/podman", "/usr/local/libexec/podman"))
 RUNTIMES = ("crun", "runc")
+# With one of these netavark makes its rules, newer ones with the second.
+FIREWALLS = ("iptables", "nft")
 # kind shows it to nodes, and podman refuses to mount what does not exist.
 MODULES = Path("/lib/modules")
 CAP_SYS_RESOURCE = 24
@@ -82,7 +84,7 @@ def look(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), mod
         # podman gives itself no more than there are process ids, and then nobody that it starts can have more.
         processes=limit(resource.RLIMIT_NPROC, int((proc / "sys" / "kernel" / "pid_max").read_text())),
         modules=provide_modules(modules),
-        helpers=frozenset([*helpers, *(name for name in RUNTIMES if shutil.which(name))]),
+        helpers=frozenset([*helpers, *(name for name in (*RUNTIMES, *FIREWALLS) if shutil.which(name))]),
     )
 
 
@@ -134,7 +136,7 @@ def lacking(run: processes.Run = processes.run, machine: Callable[[], Machine] =
 
 
 # What podman needs on any machine.
-PACKAGES = ("podman", "netavark", "aardvark-dns", "runc")
+PACKAGES = ("podman", "netavark", "aardvark-dns", "iptables", "runc")
 
 
 def missing_packages(run: processes.Run = processes.run, machine: Callable[[], Machine] = look) -> list[str]:
@@ -219,6 +221,8 @@ def missing_for_podman(here: Machine, facts: Mapping[str, Any]) -> list[str]:
 def packages_for(here: Machine) -> list[str]:
     """The Debian packages that podman lacks to run nodes here."""
     lacks = [name for name in ("aardvark-dns", "netavark") if name not in here.helpers]
+    if here.helpers.isdisjoint(FIREWALLS):
+        lacks.append("iptables")
     if not here.unified and "runc" not in here.helpers:
         lacks.append("runc")
     return lacks

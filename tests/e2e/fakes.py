@@ -13,7 +13,7 @@ from e2e.cluster import client, engines, processes
 
 PORT = 41327
 # A machine, and a podman, that need nothing of ours.
-ORDINARY = engines.Machine(helpers=frozenset({"netavark", "aardvark-dns", "crun", "runc"}))
+ORDINARY = engines.Machine(helpers=frozenset({"netavark", "aardvark-dns", "iptables", "crun", "runc"}))
 FACTS: dict[str, Any] = {
     "cgroupManager": "systemd",
     "eventLogger": "journald",

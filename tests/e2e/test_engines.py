@@ -84,10 +84,16 @@ def test_packages_and_the_folder_that_podman_lacks_are_named() -> None:
     machine = fakes.Machine("podman")
     assert engines.find(machine, lambda: lacks) is None
     assert engines.lacking(machine, lambda: lacks) == [
-        "podman lacks aardvark-dns, runc",
+        "podman lacks aardvark-dns, iptables, runc",
         "there is no folder /lib/modules, which kind shows to its nodes (it may be empty)",
     ]
-    assert engines.missing_packages(machine, lambda: lacks) == ["aardvark-dns", "runc"]
+    assert engines.missing_packages(machine, lambda: lacks) == ["aardvark-dns", "iptables", "runc"]
+
+
+def test_either_program_for_rules_of_networks_will_do() -> None:
+    for name in engines.FIREWALLS:
+        helpers = frozenset({"aardvark-dns", "netavark", "runc", name})
+        assert engines.packages_for(dataclasses.replace(BARE, helpers=helpers)) == []
 
 
 def test_the_folder_that_kind_shows_to_nodes_is_made_where_that_is_allowed(tmp_path: Path) -> None:
