@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 import zlib
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.server.http1 import connection, heads
+from carpool_sidecar.server.http1 import connection, handler, heads, relay
 from tests.server.connection_bench import BODY, PREDICT, V1_ROUTE, Bench, Transport, get, post, settle
 
 
@@ -346,3 +348,57 @@ async def test_a_bug_after_the_answer_within_submit_does_no_harm(
     client.send(post() * 2)
     assert client.statuses == [200, 200]
     assert bench.life.active == 0
+
+
+class Unreachable:
+    """Implements what a relay asks of its pool: a predictor to whom a connection takes for ever, until `opened`."""
+
+    host = "predictor"
+
+    def __init__(self) -> None:
+        self.opened: Callable[[Any], None] | None = None
+
+    def take(self) -> None:
+        """None is free."""
+
+    def open(self, then: Callable[[Any], None], failed: Callable[[Any], None]) -> asyncio.Future[None]:
+        self.opened = then
+        return asyncio.get_running_loop().create_future()
+
+
+class Reached:
+    """A connection to the predictor that takes all."""
+
+    is_full = False
+
+    def take(self, receiver: Any, is_head: bool, is_last: bool) -> None:
+        """It answers nothing."""
+
+    def write(self, data: bytes) -> None:
+        """It takes all."""
+
+    def end_request(self) -> None:
+        """It waits for more."""
+
+    def abort(self) -> None:
+        """It is gone."""
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 100000", b"Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("how", ["sent", "the client leaves"])
+async def test_what_came_of_a_body_counts_while_it_waits_for_a_connection_to_the_predictor(
+    bench: Bench, framing: bytes, how: str
+) -> None:
+    pool = Unreachable()
+    relays = relay.Relays(cast(Any, pool), lambda: False, lambda status: None)
+    bench.handler = handler.Handler(bench.rules, None, relays, cast(Any, None))
+    client = bench.connect()
+    part = b"%x\r\n%b\r\n" % (50_000, b"x" * 50_000) if b"chunked" in framing else b"x" * 50_000
+    client.send(b"PUT /x HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n%b" % (framing, part))
+    assert bench.memory.held >= 50_000
+    if how == "sent":
+        assert pool.opened is not None
+        pool.opened(Reached())
+        assert bench.memory.held == 0
+    client.leave()
+    assert (bench.memory.held, bench.memory.active) == (0, 0)

@@ -105,12 +105,12 @@ _CLOSE: Final = Framing.CLOSE
 class Relay:
     """Implements `exchange.Consumer` and `connections.Receiver`: what comes from one goes to the other."""
 
-    # State of the request: _unsent pieces wait for a connection; so many bytes are _missing, where that is known;
-    # _is_whole once there are no more; _is_again on the second try. Of the answer: _status, 0 until its head came; its
-    # _framing; _close behind it.
+    # State of the request: _unsent pieces wait for a connection, with so many bytes _waiting of the body; so many are
+    # _missing, where that is known; _is_whole once there are no more; _is_again on the second try. Of the answer:
+    # _status, 0 until its head came; its _framing; _close behind it.
     __slots__ = (
         "_ask", "_close", "_connection", "_exchange", "_framing", "_is_again", "_is_whole", "_known", "_missing",
-        "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade",
+        "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade", "_waiting",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -127,6 +127,7 @@ class Relay:
         self._unsent = [self._ask, known] if known else [self._ask]
         self._is_whole = known is not None
         self._missing = head.length or 0
+        self._waiting = 0
         self._is_again = self._close = False
         self._framing = _NONE
         self._status = 0
@@ -188,10 +189,13 @@ class Relay:
         if not data:
             return
         if self._exchange.head.length is None:
-            self._unsent.append(b"%x\r\n%b\r\n" % (len(data), data))
+            data = b"%x\r\n%b\r\n" % (len(data), data)
         else:
             self._missing -= len(data)
-            self._unsent.append(data)
+        self._unsent.append(data)
+        if self._connection is None:
+            self._waiting += len(data)
+            self._exchange.connection.hold(self._exchange, len(data))
 
     def _send(self) -> None:
         """Write what came at once, in one piece."""
@@ -209,6 +213,9 @@ class Relay:
                 self._unsent.append(b"0\r\n\r\n")
         if connection is not None and self._unsent:
             unsent, self._unsent = self._unsent, []
+            if self._waiting:
+                asked.connection.hold(asked, -self._waiting)
+                self._waiting = 0
             connection.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
             if self._is_whole:
                 connection.end_request()
