@@ -41,7 +41,8 @@ def test_all_packages_are_asked_for_at_once_those_of_the_images_too() -> None:
     lacks = dataclasses.replace(fakes.ORDINARY, helpers=frozenset({"netavark"}), unified=False)
     assert missing(fakes.Machine("podman"), lacks) == [
         "podman lacks aardvark-dns, iptables, runc",
-        "packages of Debian for all of it, the images too: apt-get install aardvark-dns buildah iptables mmdebstrap runc",
+        "packages of Debian for all of it, the images too: apt-get install"
+        " aardvark-dns buildah iptables mmdebstrap runc",
     ]
 
 
