@@ -109,8 +109,9 @@ class Batcher:
     # what callers are still to be told; _arrived, calls of this turn of the event loop _flushing, or until that host
     # takes them in, and _late, those that came after the end was asked for; those that _gathering has may be joined,
     # and _joining is held where one ends. Under the lock the driver, the host, and _closing, who waits for the end.
-    # _has_begun, whether a batch has since answers were handed out last. _doing is the operation that is at work, and
-    # _telling what each thread hands out: a fork finds them there. _ended are those who are told last.
+    # _has_begun, whether a batch has since answers were handed out last, and _is_urgent, whether any are not for tasks
+    # of a loop. _doing is the operation that is at work, and _telling what each thread hands out: a fork finds them
+    # there. _ended are those who are told last.
     def __init__(
         self,
         name: str,
@@ -132,7 +133,7 @@ class Batcher:
         self._most = most
         self._learns_in_flight = learns_in_flight
         self.clock = clock
-        self._is_closed = self._is_hurrying = self._has_begun = False
+        self._is_closed = self._is_hurrying = self._has_begun = self._is_urgent = False
         self._operations: deque[_Operation] = deque()
         self._outbox: deque[_Operation] = deque()
         self._arrived: deque[calls.Call] = deque()
@@ -160,7 +161,6 @@ class Batcher:
         self.core = calls.Turns(self.limits, self._policy(), self.clock, _new_ids())
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
-        self.host.set_most(self.options.max_in_flight or self._most)
         self.driver = driver.Driver(self.core, self, self.recorder, self.clock, self.host.timer, self._later)
         self.recorder.tracing = None if _make_tracing is None else _make_tracing(self)
 
@@ -399,17 +399,14 @@ class Batcher:
                 lock.release()
 
     def _tells_later(self) -> bool:
-        """Whether answers wait for the batch that begins in the next step of the loop.
+        """Whether answers wait until the function has the batch that was just begun.
 
         Handing out those of 32 callers takes a tenth of a millisecond, in which the function would have nothing to do.
-        Who called on this loop cannot go on before that step anyway; others are not kept waiting.
         """
         if not self._has_begun:
             return False
-        self._has_begun = False
-        if any(type(call) is not calls.Turn for _, args in self._outbox.copy() for call in _calls_in(args)):
-            return False
-        return self.host.call_next(self._work)
+        is_urgent, self._has_begun, self._is_urgent = self._is_urgent, False, False
+        return bool(self._outbox) and self.host.call_next(self._work, is_urgent)
 
     def _tell_all(self) -> None:
         outbox, telling = self._outbox, self._telling
@@ -463,7 +460,6 @@ class Batcher:
         adapts, adapted = chosen.max_latency is None, self.options.max_latency is None
         self.options = chosen
         self.core.part_waiting()
-        self.host.set_most(self.options.max_in_flight or self._most)
         if adapts != adapted:
             self.core.policy = self._policy()
             for batch in self.core.in_flight:
@@ -558,7 +554,7 @@ class Batcher:
     def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Have a batch computed."""
         execution = self.host.begin(work.Work(batch, self.options, self.recorder, self._most_ahead), done)
-        self._has_begun = self.host.begins_later
+        self._has_begun = True
         if self._flushing is self.host and (self._arrived or self._late):  # it may be busy now
             self._later(self.take_in)
         return execution
@@ -570,10 +566,12 @@ class Batcher:
 
     def answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
         """Results; callers get them once the lock is free."""
+        self._is_urgent = self._is_urgent or any(type(each.request) is not calls.Turn for each in answers)
         self._outbox.append((self._hand_out, (answers,)))
 
     def refuse(self, request: Any, error: errors.CarpoolError) -> None:
         """Why there are none."""
+        self._is_urgent = self._is_urgent or type(request) is not calls.Turn
         self.recorder.refused(error, request.callers)
         self._outbox.append((self._hand_refusal, (request, error)))
 

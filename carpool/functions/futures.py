@@ -40,8 +40,8 @@ _Lock = type(threading.Lock())
 # Seconds after which a thread that a function may have started looks whether its wait can end, and again after twice as
 # long each time.
 _FIRST_LOOK = 0.1
-# Seconds after which a thread that was woken is late: others hold the interpreter's lock, for 5 ms each.
-_LATE = 0.004
+LATE = 0.004
+"""Seconds after which a thread that was woken is late: others hold the interpreter's lock, for 5 ms each."""
 # So many are woken at once then. More would keep the machine busy with looking for that lock, where there are hundreds.
 _IF_LATE = 8
 # Held for a moment wherever a status changes. The garbage collector or a handler of a signal may come round meanwhile
@@ -123,7 +123,7 @@ class _WakingQueue:
     def wake_next(self) -> None:
         """A thread has stopped waiting: wake one more, or several if this one is late."""
         now = time.monotonic()
-        is_late = now - self._woken_at > _LATE
+        is_late = now - self._woken_at > LATE
         self._woken_at = now
         if self._is_first:
             self._is_first = False

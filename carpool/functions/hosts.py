@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from carpool import errors as carpool_errors
-from carpool.functions import current, errors, work
+from carpool.functions import current, errors, futures, work
 from carpool.runtime import deadline_timer, driver, timer_thread
 from carpool.scheduling import messages
 
@@ -48,9 +48,6 @@ class Host:
     def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Run the function with a batch; `done` is called with the outcome by way of `post`."""
         raise NotImplementedError
-
-    def set_most(self, most: int) -> None:
-        """Up to so many batches are begun at once."""
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         """Call a function later; it is no part of the batcher's sequence."""
@@ -89,11 +86,8 @@ class Host:
         """
         return False
 
-    begins_later = False
-    """Whether a batch begins in another step than the one that has it begun."""
-
-    def call_next(self, function: Callable[[], None]) -> bool:
-        """Call it behind that step; False if there is none."""
+    def call_next(self, function: Callable[[], None], is_urgent: bool) -> bool:
+        """Call it once the function has the batch that was begun last; False if there is no need, or it is urgent."""
         return False
 
     def thread_of(self, batch: messages.Batch) -> int | None:
@@ -120,20 +114,13 @@ GRACE = 1.0
 _LONG = 24 * 3600.0
 # Seconds after a deadline by which a thread that handed out results when it was set has looked, or runs callbacks.
 _HANDED_OUT = 0.02
+# Seconds in which a thread is woken and hands out results; and those that a batch is thought to take at first.
+_SLOW, _FIRST_GUESS = 0.001, 1e-7
 
 _WAKE_UP = object()
 _STOP = object()
 _numbers = itertools.count(1)
 
-
-class _Uninterruptible:
-    """A batch in a thread, which cannot be broken off."""
-
-    def cancel(self) -> bool:
-        return False
-
-
-_UNINTERRUPTIBLE = _Uninterruptible()
 
 _Begun = tuple[work.Work, Callable[[driver.Outcome], None]]
 
@@ -151,12 +138,14 @@ class Threads(Host):
     """Runs batches in daemon threads of its own, which start with the first batch or deadline, and sleep when idle.
 
     An idle thread keeps the deadline: it would run the batch that is due then. While all are busy the process's timer
-    thread does. One that hands out results is busy, as it may run callbacks, which may take long.
+    thread does. One that hands out results is busy, as it may run callbacks, which may take long. If the function takes
+    longer than that mostly does, a spare thread hands out results while the next batch, if one waits, is run.
     """
 
     # Mutable state, changed while nothing else happens to the batcher: _begun, batches that are not done yet, _threads,
-    # due_at, _most. By the threads: _inbox, _running, what each works on, and _handing, those that may run callbacks.
-    # By callers: _soon, what is to be called.
+    # due_at. By the threads: _inbox, _running, what each works on, _handing, those that may run callbacks, and
+    # _takes, the seconds of a batch or less; under the lock _spare_is_free also _has_spare and _to_tell, what the spare
+    # thread is to call. By callers: _soon, what is to be called.
     due_at = math.inf
 
     def __init__(self, name: str, run: Run, post: Post, poll: Callable[[], None]) -> None:
@@ -165,7 +154,9 @@ class Threads(Host):
         self._run = run
         self._post = post
         self._poll = poll
-        self._most = 1
+        self._takes, self._has_spare = _FIRST_GUESS, False
+        self._spare_is_free = threading.Lock()
+        self._to_tell: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._running: dict[threading.Thread, _Begun | None] = {}
         self._begun: set[_Begun] = set()
@@ -182,10 +173,11 @@ class Threads(Host):
         self._inbox.put(begun)
         # The driver tells of the next deadline after each batch; an older one may not hold any more.
         self.due_at = math.inf
-        return _UNINTERRUPTIBLE
+        return self
 
-    def set_most(self, most: int) -> None:
-        self._most = most
+    def cancel(self) -> bool:
+        """As an `Execution`: what a thread works on cannot be broken off."""
+        return False
 
     def look_by(self, when: float) -> None:
         if when >= self.due_at:
@@ -210,12 +202,27 @@ class Threads(Host):
         self._inbox.put(function)
         return self._has_idle()  # still, or the caller does it as well
 
+    def call_next(self, function: Callable[[], None], is_urgent: bool) -> bool:
+        """In the spare thread, so that this one can go on with the batch."""
+        if self._takes < _SLOW or threading.get_ident() not in self._handing or not self._spare_is_free.acquire(False):
+            return False
+        if not self._has_spare:
+            spare = threading.Thread(target=self._serve_spare, name=f"carpool {self._name} answers", daemon=True)
+            try:
+                spare.start()
+            except RuntimeError:  # there can be no more threads; it is not tried again, as the lock is kept
+                return False
+            self._running[spare], self._has_spare = None, True
+        self._to_tell.put((function, time.perf_counter()))
+        return True
+
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         timer_thread.shared.call_at(when, function)
 
     def end(self) -> None:
         for _ in self._threads:
             self._inbox.put(_STOP)
+        self._to_tell.put(_STOP)
         if not self._begun:
             self._run = nothing
 
@@ -248,13 +255,23 @@ class Threads(Host):
         try:
             while (begun := self._next()) is not None:
                 self._running[thread] = begun
+                begun_at = time.perf_counter()
                 outcome = self._run(begun[0])
+                self._takes = min(time.perf_counter() - begun_at, 2 * self._takes)  # any one may wait for the lock
                 self._hand(self._post, self._finish, begun, outcome)
                 self._running[thread] = begun = outcome = None  # type: ignore[assignment] # an idle thread keeps nothing
         except BaseException as raised:  # into the thread, from outside
             error = raised
             carpool_errors.put(error, "__traceback__", None)
         self._post(self._ended, thread, error)
+
+    def _serve_spare(self) -> None:
+        while (found := self._to_tell.get()) is not _STOP:
+            function, asked_at = found
+            if time.perf_counter() - asked_at > futures.LATE:  # the function holds the interpreter's lock,
+                self._takes = _FIRST_GUESS  # so results come sooner without this
+            function()
+            self._spare_is_free.release()
 
     def _next(self) -> _Begun | None:
         """The next batch, or None to end the thread; looks at deadlines meanwhile."""
@@ -334,8 +351,6 @@ async def _nothing_async(batch: work.Work) -> driver.Outcome:
 class EventLoop(Host):
     """Runs batches as tasks of one event loop. The loop keeps it alive, not the other way round."""
 
-    begins_later = True
-
     # Mutable state: the timer, how many batches are under way, and whether the end of the loop is watched for; `run`,
     # until the function is closed.
     def __init__(
@@ -399,9 +414,10 @@ class EventLoop(Host):
 
     call_soon = call_there
 
-    def call_next(self, function: Callable[[], None]) -> bool:
-        self.loop.call_soon(function)
-        return True
+    def call_next(self, function: Callable[[], None], is_urgent: bool) -> bool:
+        if not is_urgent:
+            self.loop.call_soon(function)
+        return not is_urgent
 
     def check_may_block(self, name: str) -> None:
         if self.is_here() or (threading.get_ident() == self._ident and not self.loop.is_running()):

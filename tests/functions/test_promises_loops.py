@@ -710,7 +710,7 @@ class Sleepers:
 
 def test_threads_are_woken_one_by_one_and_each_that_leaves_wakes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(futures._WakingQueue, "are_late", False)
-    monkeypatch.setattr(futures, "_LATE", PATIENCE)
+    monkeypatch.setattr(futures, "LATE", PATIENCE)
     sleepers = Sleepers(4)
     assert sleepers.woken == 1
     for woken in (2, 3, 4, 4):  # whether it was woken, or its time was up
@@ -723,12 +723,12 @@ def test_several_threads_are_woken_at_once_where_the_first_one_is_late(monkeypat
     monkeypatch.setattr(futures._WakingQueue, "are_late", False)
     sleepers = Sleepers(12)
     assert sleepers.woken == 1
-    monkeypatch.setattr(futures, "_LATE", -1.0)
+    monkeypatch.setattr(futures, "LATE", -1.0)
     sleepers.queue.wake_next()
     assert sleepers.woken == 9
     sleepers = Sleepers(12)
     assert sleepers.woken == 8, "the next ones at once"
-    monkeypatch.setattr(futures, "_LATE", PATIENCE)
+    monkeypatch.setattr(futures, "LATE", PATIENCE)
     sleepers.queue.wake_next()
     assert sleepers.woken == 9
     assert Sleepers(12).woken == 1, "until one of them is in time"

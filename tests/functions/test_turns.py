@@ -451,3 +451,44 @@ async def test_a_batch_that_waits_goes_on_before_the_answers_of_the_last_are_han
     async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*made) == [0, 1]
     assert told == [("begun", 0), ("begun", 1), ("answered", 0), ("answered", 1)]
+
+
+def test_callbacks_of_a_slow_function_run_while_the_next_batch_does_in_its_one_thread() -> None:
+    """Once the function has shown that it is slow, unless the machine is too busy just then."""
+    begun = [threading.Event() for _ in range(100)]
+    threads: set[int] = set()
+    found: list[bool] = []
+
+    @carpool.batched(max_batch_size=1, max_latency=0.0)
+    def slow(items: list[int]) -> list[int]:
+        begun[items[0]].set()
+        threads.add(threading.get_ident())
+        time.sleep(0.002)
+        return items
+
+    those = [slow(item) for item in range(100)]
+    for item in range(99):
+        those[item].add_done_callback(lambda _, item=item: found.append(begun[item + 1].wait(0.02)))
+    assert [each.result(PATIENCE) for each in those] == list(range(100))
+    assert any(found)
+    assert len(threads) == 1
+
+
+def test_a_slow_function_needs_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    @carpool.batched(max_batch_size=1, max_latency=0.0)
+    def slow(items: list[int]) -> list[int]:
+        time.sleep(0.002)
+        return items
+
+    assert slow(0).result(PATIENCE) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert [each.result(PATIENCE) for each in [slow(item) for item in range(40)]] == list(range(40))
+    assert refused
+    assert slow(1).result(PATIENCE) == 1
