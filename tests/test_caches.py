@@ -35,7 +35,7 @@ ROOMS = {"carpool": ROOT, "carpool_sidecar": ROOT / "sidecar"}
 
 # What functions remember is never asked for by anything that callers choose.
 FUNCTIONS = {
-    "carpool.functions.array_libraries._library_of_type": "types",
+    "carpool.functions.array_structures._library_of_type": "types",
     "carpool_sidecar.live.page.load": "nothing",
     "carpool_sidecar.planning.planner.Question.capacity": "nothing",
     "carpool_sidecar.planning.recorded.Arrivals.mean_rows": "nothing",
@@ -48,7 +48,7 @@ FUNCTIONS = {
 
 # Dicts of objects, and what is in them: what is there now, or what has one size and a number.
 DICTS = {
-    "carpool.functions.array_padding.Padding._converted": "dtypes, and names in a decorator",
+    "carpool.functions.arrays.arrays._converted": "dtypes, and names in a decorator",
     "carpool.functions.batcher.Batcher._gathering": "calls of one turn of the event loop",
     "carpool.functions.batcher.Batcher._telling": "threads that hand out results",
     "carpool.functions.cache.LRU._expiring": "as many as its user asked for",

@@ -74,13 +74,10 @@ LAYERS = {
     ),
     "carpool.functions.merging": Layer({"carpool.functions.errors"}, PURE),
     # The array libraries come with the users' arrays, which lead to them: they are never imported.
-    "carpool.functions.array_libraries": Layer(set(), PURE | {"sys"}),
-    "carpool.functions.array_structures": Layer({"carpool.functions.array_libraries"}, PURE),
-    "carpool.functions.array_padding": Layer(
-        {"carpool.functions.array_structures", "carpool.functions.array_libraries"}, PURE | {"numbers"}
+    "carpool.functions.array_structures": Layer({"carpool.functions.errors"}, PURE | {"sys"}),
+    "carpool.functions.arrays": Layer(
+        {"carpool.functions.array_structures", "carpool.functions.errors"}, PURE | {"numbers"}
     ),
-    "carpool.functions.array_outputs": Layer({"carpool.functions"}, PURE),
-    "carpool.functions.arrays": Layer({"carpool.functions"}, PURE),
     "carpool.program": Layer({"carpool.program"}),
     "carpool.program.allocator": Layer(set(), STDLIB),
     "carpool.program.model_servers": Layer(set(), PURE),

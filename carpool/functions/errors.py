@@ -108,6 +108,14 @@ def describe(error: BaseException) -> str:
     return name
 
 
+def named(value: object) -> str:
+    """A value by its type, as a sentence has it."""
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
 def _name(kind: type) -> str:
     return str(type.__dict__["__name__"].__get__(kind))
 

@@ -260,7 +260,7 @@ def check_list(returned: Any, wanted: int) -> Sequence[Any]:
             returned.close()
             hint = "; decorate the coroutine function itself"
         raise failures.WrongResult(
-            f"the batched function returned {_named(returned)}, not a list with one result for each item, "
+            f"the batched function returned {failures.named(returned)}, not a list with one result for each item, "
             f"of which there were {wanted}{hint}"
         )
     try:
@@ -268,19 +268,12 @@ def check_list(returned: Any, wanted: int) -> Sequence[Any]:
         results = list(returned)
     except TypeError:  # such as an array without dimensions
         raise failures.WrongResult(
-            f"the batched function returned {_named(returned)}, which is no list; "
+            f"the batched function returned {failures.named(returned)}, which is no list; "
             "return a list with one result for each item"
         ) from None
     if got != wanted or len(results) != wanted:
         raise failures.WrongLength(f"the batched function returned {got} results; the items were {wanted}")
     return results
-
-
-def _named(value: Any) -> str:
-    if value is None:
-        return "None"
-    kind = type(value).__name__
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _cut(merge: merging.Merge[Any, Any, Any, Any], part: messages.Part) -> Any:
