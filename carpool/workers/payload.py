@@ -19,6 +19,7 @@ import io
 import pickle
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -57,16 +58,10 @@ def load(payload: Payload, prepare_main: Callable[[], None] | None = None) -> An
     return unpickler.load()
 
 
-class _Writer:
-    """What the pickler writes to. It passes large `bytes` on as they are, so they are not copied either."""
-
-    def __init__(self, pieces: list[Buffer]) -> None:
-        self.write = pieces.append
-
-
 class _Pickler(pickle.Pickler):
     def __init__(self, payload: Payload) -> None:
-        super().__init__(_Writer(payload.pieces), protocol=5, buffer_callback=self._keep)
+        # What it writes are pieces as they are: large `bytes` are not copied either.
+        super().__init__(types.SimpleNamespace(write=payload.pieces.append), protocol=5, buffer_callback=self._keep)
         self._buffers = payload.buffers
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from carpool.workers import errors, main_module, payload, worker
+from carpool.workers import child, errors, payload, worker
 from carpool.workers.worker import Backoff, State, Worker
 
 P = ParamSpec("P")
@@ -53,7 +53,7 @@ def processes(
         raise TypeError(f"a model must be a class, or a function that makes one; not {type(model).__name__}")
     if isinstance(model, type):
         _check_that_its_objects_can_be_called(model)
-    if getattr(model, "__module__", None) == "__main__" and not main_module.can_run_again():
+    if getattr(model, "__module__", None) == "__main__" and not child.can_run_main_again():
         raise TypeError(
             f"{model.__qualname__} is defined in a session without a file, which no other process can import;"
             " put it into a module"
@@ -228,7 +228,7 @@ class Processes(Generic[Q, R]):
     # --- with `_changed` held -----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        main_module.check_that_workers_may_start()
+        child.check_that_workers_may_start()
         for each in self.workers:
             each.start()
         self._is_started = True
@@ -249,7 +249,8 @@ class Processes(Generic[Q, R]):
         self._check_that_it_is_open()
         failures = [each.failure for each in self.workers]
         if None not in failures:
-            raise _none_can_start(self.workers[-1].name, failures[-1])
+            account = "".join(traceback.format_exception(failures[-1])).strip()
+            raise errors.WorkerDied(f"the worker process {self.workers[-1].name} cannot start:\n{account}")
         return self.is_ready
 
     def _check_that_it_is_open(self) -> None:
@@ -275,11 +276,6 @@ def _name(model: Callable[..., Any]) -> str:
 def _request_stop(workers: Sequence[Worker]) -> None:
     for each in workers:
         each.request_stop()
-
-
-def _none_can_start(name: str, failure: BaseException | None) -> errors.WorkerDied:
-    account = "".join(traceback.format_exception(failure)).strip()
-    return errors.WorkerDied(f"the worker process {name} cannot start:\n{account}")
 
 
 def _signature(model: Callable[..., Any]) -> inspect.Signature | None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from multiprocessing import spawn
 from typing import Any
 
-from carpool.workers import errors, main_module, messages, payload
+from carpool.workers import child, errors, messages, payload
 from carpool.workers.child import GRACE
 
 log = logging.getLogger("carpool.workers")
@@ -257,7 +257,7 @@ class Worker:
 
     def _hand_over(self, channel: messages.Channel) -> BaseException | None:
         """Have the model made: None, or why it could not be. Raises `messages.Ended`."""
-        setup = {"main": main_module.describe(), "device": self.order.device}
+        setup = {"main": child.describe_main(), "device": self.order.device}
         channel.send(messages.Kind.SETUP, payload.dump(setup))
         channel.send(messages.Kind.MODEL, self.order.model)
         kind, body = channel.receive()
