@@ -597,26 +597,18 @@ class Batcher:
         futures.settle(call.refusals(words))
 
 
-class _Everything:
+class _Everything(waiting.Source):
     """What a batcher has accepted, as the source of a future that is done once all of it is answered."""
-
-    is_under_way = False
 
     def __init__(self, by: Batcher) -> None:
         self._by = by
 
-    def flush(self, running: AbstractEventLoop | None = None) -> None:
-        self._by.flush(running)
-
-    def withdraw(self, future: Any) -> None:
-        """It is answered all the same."""
-
-    def check_may_block(self) -> None:
-        self._by.host.check_may_block(self._by.name)
-
     def needs(self) -> Sequence[waiting.Need]:
         everything: waiting.Need = (self._by, None)
         return (everything,)
+
+    def withdraw(self, future: Any) -> None:
+        """It is answered all the same."""
 
 
 live: weakref.WeakSet[Batcher] = weakref.WeakSet()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from asyncio import AbstractEventLoop
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -94,36 +93,23 @@ def _follow(parts: Sequence[futures.Future[Any]], end: Callable[[], object]) -> 
         end()
 
 
-class _Parts:
+class _Parts(waiting.Source):
     """Futures that are one future's source."""
 
     def __init__(self, parts: Sequence[futures.Future[Any]], *, are_cancelled: bool) -> None:
         self._parts = parts
         self._are_cancelled = are_cancelled
 
-    @property
-    def is_under_way(self) -> bool:
-        return any(part.running() for part in self._parts)
-
-    def flush(self, running: AbstractEventLoop | None = None) -> None:
-        for source in self._sources():
-            source.flush(running)
-
-    def check_may_block(self) -> None:
-        for source in self._sources():
-            source.check_may_block()
-
     def needs(self) -> Iterable[waiting.Need]:
-        for source in self._sources():
-            yield from source.needs()
+        for part in self._parts:
+            source: waiting.Source | None = part.source
+            if source is not None:
+                yield from source.needs()
 
     def withdraw(self, future: Any) -> None:
         if self._are_cancelled:
             for part in self._parts:
                 part.cancel()
-
-    def _sources(self) -> Sequence[waiting.Source]:
-        return [source for part in self._parts if (source := part.source) is not None]
 
 
 def _together(future: futures.Future[Any], results: list[Any], *, returns_exceptions: bool) -> futures.Settling:

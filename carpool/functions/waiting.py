@@ -41,6 +41,10 @@ class Batcher(Protocol):
         """Who decides when a call is answered."""
         ...
 
+    def flush(self, running: asyncio.AbstractEventLoop | None = None) -> None:
+        """As that of a `Source`."""
+        ...
+
     def come_to_rest(self) -> None:
         """Return once what happens to it now has happened."""
         ...
@@ -57,29 +61,31 @@ Need = tuple[Batcher, "messages.Request | None"]
 class Source(Protocol):
     """Where an outcome, or a stream, comes from."""
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether its batch has left."""
-        ...
-
-    def flush(self, running: asyncio.AbstractEventLoop | None = None) -> None:
-        """Let what was called before begin, in case the caller blocks its event loop.
-
-        What was called in the turn of a loop that is `running` on begins by itself.
-        """
+    def needs(self) -> Iterable[Need]:
+        """What has to be answered for it."""
         ...
 
     def withdraw(self, future: Any) -> None:
         """Nobody waits for this outcome any more."""
         ...
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its batch has left."""
+        return any(call is not None and bool(call.rows_taken) for _, call in self.needs())
+
+    def flush(self, running: asyncio.AbstractEventLoop | None = None) -> None:
+        """Let what was called before begin, in case the caller blocks its event loop.
+
+        What was called in the turn of a loop that is `running` on begins by itself.
+        """
+        for batcher, _ in self.needs():
+            batcher.flush(running)
+
     def check_may_block(self) -> None:
         """Raises RuntimeError if the running thread would wait for itself."""
-        ...
-
-    def needs(self) -> Iterable[Need]:
-        """What has to be answered for it."""
-        ...
+        for batcher, _ in self.needs():
+            batcher.host.check_may_block(batcher.name)
 
 
 class Awaited(Protocol):
@@ -157,12 +163,13 @@ class Wait:
             if batch in _stuck({batch: needs}, if_held=True):
                 raise _circle(needs)
 
-    def watch(self, is_over: Callable[[], bool], fail: Callable[[RuntimeError], object]) -> None:
+    def watch(
+        self, is_over: Callable[[], bool], fail: Callable[[RuntimeError], object], delay: float = _FIRST_LOOK
+    ) -> None:
         """While it may be a circle, look from time to time until it `is_over`; `fail` it once it is one."""
-        if self.may_be_circle:
-            self._look_in(_FIRST_LOOK, is_over, fail)
+        if not self.may_be_circle:
+            return
 
-    def _look_in(self, delay: float, is_over: Callable[[], bool], fail: Callable[[RuntimeError], object]) -> None:
         def look() -> None:
             if is_over():
                 return
@@ -171,7 +178,7 @@ class Wait:
             except RuntimeError as error:
                 fail(error.with_traceback(None))
             else:
-                self._look_in(2 * delay, is_over, fail)
+                self.watch(is_over, fail, 2 * delay)
 
         loop = current.loop()
         if loop is None:
