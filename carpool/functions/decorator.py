@@ -201,17 +201,8 @@ class BoundArrays(View, Generic[P, R]):
         raise NotImplementedError
 
 
-class BatchedArrays(View, Generic[P, T, R]):
+class BatchedArrays(Batched[P, T, R]):
     """A function that merges arrays, or such a method."""
-
-    def __call__(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        raise NotImplementedError
-
-    def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
-        raise NotImplementedError
-
-    def warm_up(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Future[list[Any]]:
-        raise NotImplementedError
 
     @overload  # type: ignore[override] # a method of arrays is another type on an instance
     def __get__(self, instance: None, owner: Any) -> Self: ...
