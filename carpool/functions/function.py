@@ -110,6 +110,7 @@ class Function:
         self.options = chosen
         self.binding = binding
         self.parameters = parameters.Parameters(function, self.name, chosen.each)
+        self.bound_parameters = self.parameters.bound()
         if binding is Binding.FREE and self.parameters.name_an_owner:
             self.binding = Binding.INSTANCE
         chosen.check_goes_with(self.name, is_coroutine=self.kind is Kind.COROUTINE, is_stream=self.kind.is_stream)

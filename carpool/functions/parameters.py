@@ -6,6 +6,7 @@ Arguments that `each` names are part of the item: they travel with it, and the f
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import math
 import sys
@@ -18,6 +19,10 @@ from carpool.functions import calls
 _MOST_KNOWN = 1024
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _LARGEST_KNOWN = 512  # bytes of each
+
+
+Shared = tuple[calls.Key, calls.Arguments]
+"""The arguments that calls of one batch share: the key that they make, and themselves with defaults filled in."""
 
 
 class Parameters:
@@ -34,7 +39,14 @@ class Parameters:
         with contextlib.suppress(TypeError, ValueError):  # some callables written in C have none
             self._whole = inspect.signature(function)
         self._shared = self._without_each() if each else self._whole
-        self._known: dict[Hashable, tuple[calls.Key, calls.Arguments]] = {}
+        self._before: tuple[None, ...] = (None,)  # in place of what the function is given beside these
+        self._known: dict[Hashable, Shared] = {}
+
+    def bound(self) -> Parameters:
+        """The same of a function that is called on an instance or a class, which is its first argument."""
+        made = copy.copy(self)
+        made._before, made._known = (None, None), {}
+        return made
 
     @property
     def name_an_owner(self) -> bool:
@@ -64,40 +76,34 @@ class Parameters:
 
     # --- calls -------------------------------------------------------------------------------------------------
 
-    def arguments(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, has_owner: bool
-    ) -> tuple[calls.Key, calls.Arguments]:
-        """The batch key of a call's other arguments, and these with defaults filled in.
-
-        `has_owner` says that it is called on an instance or a class.
+    def shared(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shared:
+        """The arguments of a call beside its items.
 
         Raises TypeError for arguments that the function does not take, and for those without a hash.
         """
         given = key_of(args, kwargs)
-        known = self._known.get((has_owner, given))
+        known = self._known.get(given)
         if known is None:
-            known = self._checked(args, kwargs, has_owner)
-            if len(self._known) < _MOST_KNOWN and all(map(_is_small, (*args, *kwargs.values()))):
-                self._known[has_owner, given] = known
+            known = self._checked(args, kwargs)
+            if len(self._known) < _MOST_KNOWN and all(
+                type(value) in _PLAIN and sys.getsizeof(value) <= _LARGEST_KNOWN for value in (*args, *kwargs.values())
+            ):
+                self._known[given] = known
         return known
 
-    def _checked(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], has_owner: bool
-    ) -> tuple[calls.Key, calls.Arguments]:
-        if self._shared is None:
-            return key_of(args, kwargs), (args, dict(kwargs))
-        before = (None,) * (1 + has_owner)
-        bound = self._bound(self._shared, before, args, kwargs)
-        every = bound.args[len(before) :], bound.kwargs
-        with contextlib.suppress(TypeError):  # a default without a hash is the same for all calls that leave it out
-            return key_of(*every), every
+    def _checked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shared:
+        if self._shared is not None:
+            bound = self._bound(self._shared, args, kwargs)
+            every = bound.args[len(self._before) :], bound.kwargs
+            with contextlib.suppress(TypeError):  # a default without a hash is the same for all calls that leave it out
+                return key_of(*every), every
         return key_of(args, kwargs), (args, dict(kwargs))
 
     def _bound(
-        self, signature: inspect.Signature, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> inspect.BoundArguments:
         try:
-            bound = signature.bind(*before, *args, **kwargs)
+            bound = signature.bind(*self._before, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._name}(): {error}") from None
         bound.apply_defaults()
@@ -105,56 +111,58 @@ class Parameters:
 
     # --- what each item has of its own ---------------------------------------------------------------------------
 
-    def gathered(
-        self, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, has_owner: bool
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """The item with its own of each, and the arguments that are not. Raises TypeError as a call does."""
+    def of_item(self, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Shared]:
+        """The item, with its own of each, and the arguments that are not. Raises TypeError as `shared` does."""
+        if self.each:
+            own, kwargs = self._own(args, kwargs)
+            item, args = (item, *own), ()
+        return item, self.shared(args, kwargs)
+
+    def of_items(
+        self, items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], Shared]:
+        """As `of_item` for many items: what was given of each is a list with one for every item.
+
+        Raises ValueError that says what is given for how many items, and TypeError for a text in place of a list.
+        """
+        every = list(items)
+        if self.each:
+            own, kwargs = self._own(args, kwargs)
+            columns = [self._column(*given, len(every)) for given in zip(self.each, own, strict=True)]
+            every, args = list(zip(every, *columns, strict=True)), ()
+        return every, self.shared(args, kwargs)
+
+    def _column(self, name: str, values: Any, count: int) -> Sequence[Any]:
+        if values is cast(inspect.Signature, self._whole).parameters[name].default:
+            return [values] * count
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise TypeError(f"map takes a list of {name}, one for each item, not {values!r}")
+        column = list(values)
+        if len(column) != count:
+            raise ValueError(f"map was given {len(column)} of {name} for {count} items")
+        return column
+
+    def _own(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Mapping[str, Any]]:
+        """What is given of each, and the arguments that are not."""
         if not args and kwargs.keys() == set(self.each):
-            return (item, *(kwargs[name] for name in self.each)), {}
+            return [kwargs[name] for name in self.each], {}
         signature = cast(inspect.Signature, self._whole)  # that there is one was checked
-        bound = self._bound(signature, (None,) * (1 + has_owner), args, kwargs)
+        bound = self._bound(signature, args, kwargs)
         own = [bound.arguments.pop(name) for name in self.each]
-        places = list(signature.parameters)[: 1 + has_owner]
+        places = list(signature.parameters)[: len(self._before)]
         others: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
                 others |= value
             elif name not in places:
                 others[name] = value
-        return (item, *own), others
-
-    def gathered_all(
-        self, items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, has_owner: bool
-    ) -> tuple[list[tuple[Any, ...]], Mapping[str, Any]]:
-        """As `gathered` for many items: what was given of each is a list with one for every item.
-
-        Raises ValueError that says what is given for how many items, and TypeError for a text in place of a list.
-        """
-        every = list(items)
-        missing = object()
-        (_, *given), others = self.gathered(missing, args, kwargs, has_owner=has_owner)
-        columns: list[Sequence[Any]] = []
-        defaults = cast(inspect.Signature, self._whole).parameters
-        for name, values in zip(self.each, given, strict=True):
-            if values is defaults[name].default:
-                columns.append([values] * len(every))
-                continue
-            if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-                raise TypeError(f"map takes a list of {name}, one for each item, not {values!r}")
-            columns.append(column := list(values))
-            if len(column) != len(every):
-                raise ValueError(f"map was given {len(column)} of {name} for {len(every)} items")
-        return list(zip(every, *columns, strict=True)), others
+        return own, others
 
 
 def spread(each: Sequence[str], items: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
     """The items alone, and arguments that have a list of each."""
     alone, *columns = map(list, zip(*items, strict=True))
     return alone, {**kwargs, **dict(zip(each, columns, strict=True))}
-
-
-def _is_small(value: object) -> bool:
-    return type(value) in _PLAIN and sys.getsizeof(value) <= _LARGEST_KNOWN
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

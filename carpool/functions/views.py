@@ -23,6 +23,7 @@ from carpool.functions import (
     inline,
     merging,
     options,
+    parameters,
     stats,
     streams,
 )
@@ -33,9 +34,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 V = TypeVar("V", bound="View")
-
-_OneItem = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
-_Items = tuple[list[Any], tuple[Any, ...], Mapping[str, Any]]
 
 _numbers = itertools.count()
 # Python 3.11 makes a system call to tell which loop runs here, which takes longer than all else of a call.
@@ -59,6 +57,7 @@ class View:
             self.__isabstractmethod__ = True  # which a class of `abc` asks its attributes for
         self._function = function
         self._site = function.site()
+        self._parameters = function.parameters
         self._owner: object = None
         self._timeout: float | None = None
         self._priority = 0
@@ -200,7 +199,10 @@ class View:
     def _bound(self, owner: object) -> Self:
         site = self._function.site(owner)
         return self._with(
-            _owner=owner, _site=site, _is_simple=self._function.has_simple_options and not site.is_for_all
+            _owner=owner,
+            _site=site,
+            _parameters=self._function.bound_parameters,
+            _is_simple=self._function.has_simple_options and not site.is_for_all,
         )
 
     # --- calls -------------------------------------------------------------------------------------------------
@@ -210,14 +212,13 @@ class View:
         by: batcher.Batcher,
         tag: Any,
         payload: Sequence[Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        shared: parameters.Shared,
         *,
         is_warm_up: bool = False,
     ) -> None:
         """Put in a call of some items, each with what it has of its own, or of one that is merged."""
         chosen = by.options
-        key, arguments = self._arguments(args, kwargs)
+        key, arguments = shared
         rows = len(payload)
         cached_under = self._cached_under(key)
         queue_key: Hashable = key
@@ -239,34 +240,15 @@ class View:
         tag.source = call
         by.submit(call, current.loop())
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[calls.Key, calls.Arguments]:
-        return self._function.parameters.arguments(args, kwargs, has_owner=self._owner is not None)
-
-    def _with_own(self, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _OneItem:
-        """An item with the arguments that `each` names, and the others."""
-        if not self._function.parameters.each:
-            return item, args, kwargs
-        item, others = self._function.parameters.gathered(item, args, kwargs, has_owner=self._owner is not None)
-        return item, (), others
-
-    def _all_with_own(self, items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Items:
-        if not self._function.parameters.each:
-            return list(items), args, kwargs
-        has_owner = self._owner is not None
-        every, others = self._function.parameters.gathered_all(items, args, kwargs, has_owner=has_owner)
-        return every, (), others
-
     def _cached_under(self, key: calls.Key) -> calls.Key | None:
         """What a cache's keys have beside the item; None if instances cannot be told apart for long enough."""
         if self._owner is None:
             return key
         return None if self._site.is_for_all else (self._site.cache_key, key)
 
-    def _cache_key(
-        self, chosen: options.Options, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Hashable | None:
+    def _cache_key(self, chosen: options.Options, item: Any, shared: parameters.Shared) -> Hashable | None:
         """What a cache has an item's result under, and what equal calls have in common; None if there is no such."""
-        return caches.key(chosen, item, self._cached_under(self._arguments(args, kwargs)[0]))
+        return caches.key(chosen, item, self._cached_under(shared[0]))
 
     def _is_method_itself(self) -> bool:
         """Whether this is a method, and no instance's."""
@@ -303,7 +285,7 @@ class Batched(View, Generic[P, T, R]):
         by = self._site.for_caller()
         if not self._is_simple:
             return self._call_with_options(by, item, args, kwargs)
-        key, arguments = self._arguments(args, kwargs)
+        key, arguments = self._parameters.shared(args, kwargs)
         apart = _retried()
         if apart:
             key = apart, key
@@ -331,18 +313,18 @@ class Batched(View, Generic[P, T, R]):
         self._check_on_instance("map")
         by = self._site.for_caller()
         chosen = by.options
-        payload, args, kwargs = self._all_with_own(items, args, kwargs)  # type: ignore[assignment] # no types any more
+        payload, shared = self._parameters.of_items(items, args, kwargs)
         if chosen.merge is not None or chosen.shares_in_flight or self._returns_exceptions:
-            return self._map_apart(by, payload, args, kwargs)
+            return self._map_apart(by, payload, shared)
         future = collected.MapFuture(len(payload))
         if self._function.asks_cache_at_calls:
             for place, item in enumerate(payload):
-                if (found := self._kept(chosen, item, args, kwargs)) is not None:
+                if (found := self._kept(chosen, item, shared)) is not None:
                     future.known[place] = found
             by.recorder.cache_hits += len(future.known)
             payload = [item for place, item in enumerate(payload) if place not in future.known]
         if payload:
-            self._submit(by, future, payload, args, kwargs)
+            self._submit(by, future, payload, shared)
         else:
             futures.settle(future.answered([]))
         return cast(futures.Future[list[R]], future)
@@ -356,7 +338,7 @@ class Batched(View, Generic[P, T, R]):
         """
         self._check_on_instance("warm up")
         by = self._site.for_caller()
-        item, args, kwargs = self._with_own(item, args, kwargs)  # type: ignore[assignment]
+        own, shared = self._parameters.of_item(item, args, kwargs)
         chosen = by.options
         sizes = chosen.allowed_batch_sizes or sorted({1, chosen.max_batch_size})
         found: list[futures.Future[Any]] = []
@@ -364,7 +346,7 @@ class Batched(View, Generic[P, T, R]):
             for _ in range(self._function.copies):
                 merged = chosen.merge is not None
                 found.append(collected.MergedFuture(chosen.merge) if merged else collected.MapFuture(size))
-                self._submit(by, found[-1], [item] * size, args, kwargs, is_warm_up=True)
+                self._submit(by, found[-1], [own] * size, shared, is_warm_up=True)
         return collected.all_of(found)
 
     def prime(self, item: T, result: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -397,11 +379,10 @@ class Batched(View, Generic[P, T, R]):
         chosen = self._function.options
         if chosen.cache is None:
             raise TypeError(f"{self._function.name} has no cache to {what}")
-        item, args, kwargs = self._with_own(item, args, kwargs)
-        return chosen.cache, self._cache_key(chosen, item, args, kwargs)
+        return chosen.cache, self._cache_key(chosen, *self._parameters.of_item(item, args, kwargs))
 
-    def _kept(self, chosen: options.Options, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return caches.get(cast(options.Cache, chosen.cache), self._cache_key(chosen, item, args, kwargs))
+    def _kept(self, chosen: options.Options, item: Any, shared: parameters.Shared) -> Any:
+        return caches.get(cast(options.Cache, chosen.cache), self._cache_key(chosen, item, shared))
 
     def _forget(self) -> None:
         self._turn = None
@@ -411,36 +392,34 @@ class Batched(View, Generic[P, T, R]):
     ) -> futures.Future[R]:
         if self._is_method_itself():
             return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
-        return self._call_one(by, *self._with_own(item, args, kwargs))
+        return self._call_one(by, *self._parameters.of_item(item, args, kwargs))
 
-    def _call_one(
-        self, by: batcher.Batcher, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> futures.Future[R]:
+    def _call_one(self, by: batcher.Batcher, item: Any, shared: parameters.Shared) -> futures.Future[R]:
         chosen = by.options
         future: futures.Future[R] = futures.Future() if chosen.merge is None else collected.MergedFuture(chosen.merge)
-        if self._function.asks_cache_at_calls and (found := self._kept(chosen, item, args, kwargs)) is not None:
+        if self._function.asks_cache_at_calls and (found := self._kept(chosen, item, shared)) is not None:
             by.recorder.cache_hits += 1
             future.set_result(found)
             return future
         # A call that is made in a batch may be what the other one waits for; as one of its own it ends with an error.
         shares = chosen.shares_in_flight and current.running() is None
-        if shares and (same := self._cache_key(chosen, item, args, kwargs)) is not None:
+        if shares and (same := self._cache_key(chosen, item, shared)) is not None:
             return by.under_way.join(
                 (same, self._timeout, self._priority, current.retried.get()),
-                lambda leader: self._submit(by, leader, (item,), args, kwargs),
+                lambda leader: self._submit(by, leader, (item,), shared),
             )
-        self._submit(by, future, (item,), args, kwargs)
+        self._submit(by, future, (item,), shared)
         return future
 
     def _map_apart(
-        self, by: batcher.Batcher, items: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, by: batcher.Batcher, items: Sequence[Any], shared: parameters.Shared
     ) -> futures.Future[list[R]]:
         """Call with each item by itself: those that are merged have rows of their own, others may fail alone."""
         merge = by.options.merge
         if merge is not None:
             for item in items:  # all of them, before any is queued
                 merging.rows(merge, item)
-        results = [self._call_one(by, item, args, kwargs) for item in items]
+        results = [self._call_one(by, item, shared) for item in items]
         return collected.all_of(results, returns_exceptions=self._returns_exceptions)
 
 
@@ -462,19 +441,19 @@ class BatchedStream(View, Generic[P, T, R]):
         """Have results for one item come as a stream. Raises as a call of `Batched` does."""
         if self._is_method_itself():
             return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
-        return self._call_one(*self._with_own(item, args, kwargs))
+        return self._call_one(*self._parameters.of_item(item, args, kwargs))
 
-    def _call_one(self, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> streams.Stream[R]:
+    def _call_one(self, item: Any, shared: parameters.Shared) -> streams.Stream[R]:
         by = self._site.for_caller()
         merge, size = by.options.merge, by.options.max_batch_size
         if merge is not None and (rows := merging.rows(merge, item)) > size:
             raise ValueError(f"the item has {rows} rows; an item with a stream has at most max_batch_size, {size}")
         channel = streams.Channel()
-        self._submit(by, channel, (item,), args, kwargs)
+        self._submit(by, channel, (item,), shared)
         return streams.Stream(channel)
 
     def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> list[streams.Stream[R]]:
         """A stream for each item."""
         self._check_on_instance("map")
-        every, args, kwargs = self._all_with_own(items, args, kwargs)  # type: ignore[assignment]
-        return [self._call_one(item, args, kwargs) for item in every]
+        every, shared = self._parameters.of_items(items, args, kwargs)
+        return [self._call_one(item, shared) for item in every]
