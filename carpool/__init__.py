@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from carpool.functions.decorator import batched
     from carpool.functions.errors import BatchFailed, Closed, WrongLength, WrongResult
     from carpool.functions.futures import Future
-    from carpool.functions.inline import inline
     from carpool.functions.loader import loader
     from carpool.functions.merging import Merge
+    from carpool.functions.running import inline
     from carpool.functions.stats import Stats
     from carpool.functions.streams import END, End, Stream
     from carpool.functions.views import Batched, BatchedStream
@@ -43,9 +43,9 @@ _HOMES = {
     "carpool.functions.views": ("Batched", "BatchedStream"),
     "carpool.functions.errors": ("BatchFailed", "Closed", "WrongLength", "WrongResult"),
     "carpool.functions.futures": ("Future",),
-    "carpool.functions.inline": ("inline",),
     "carpool.functions.loader": ("loader",),
     "carpool.functions.merging": ("Merge",),
+    "carpool.functions.running": ("inline",),
     "carpool.functions.stats": ("Stats",),
     "carpool.functions.streams": ("END", "End", "Stream"),
     "carpool.workers.errors": ("RemoteError", "WorkerDied"),

@@ -31,8 +31,8 @@ from carpool.functions import (
     collected,
     futures,
     hosts,
-    inline,
     options,
+    running,
     stats,
     streams,
     waiting,
@@ -206,7 +206,7 @@ class Batcher:
 
     def submit(self, call: calls.Call, loop: AbstractEventLoop | None) -> None:
         """Put a call in, of a thread where this loop runs."""
-        if inline.depth:
+        if running.inline_depth:
             self._run_inline(call)
             return
         (self._late if self._closing or self._is_closed else self._arrived).append(call)
@@ -251,7 +251,7 @@ class Batcher:
                 pieces.append(messages.Piece(0, each.id, outcome[0 : each.rows]))
             self._hand_out([messages.Answer(call, pieces)])
 
-        inline.run(self.compute, works, done)
+        running.run_inline(self.compute, works, done)
 
     def flush(self, running: AbstractEventLoop | None = None) -> None:
         """Put in what was called in this turn of an event loop, which may be about to block if it is not this one."""

@@ -1,18 +1,22 @@
-"""A batched function: of which kind it is, what a call of it may look like, and its batchers.
+"""A batched function: its options, what a call of it may look like, its batchers, and what becomes of them at the end.
 
 A function in threads has one batcher; a coroutine function has one for each event loop that calls it, as what it awaits
-belongs to a loop. Methods have those for each instance, which are gone with it.
+belongs to a loop. Methods have those for each instance, which are gone with it. When the process ends or forks, what
+was accepted is answered, or refused where that cannot be.
 """
 
 from __future__ import annotations
 
-import asyncio
+import atexit
+import contextlib
 import enum
 import functools
 import inspect
 import itertools
-import sys
+import logging
+import os
 import threading
+import time
 import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
@@ -27,38 +31,21 @@ from carpool.functions import (
     hosts,
     options,
     parameters,
-    process_end,
     running,
     stats,
 )
-from carpool.workers import pool
+from carpool.runtime import timer_thread
+from carpool.scheduling import messages
+from carpool.workers import pool, worker
+
+log = logging.getLogger("carpool.functions")
 
 # As many batches of a coroutine function as the policy may find useful at once.
 _MOST_TASKS = 16
+# Seconds between looks, at exit, whether everything was answered.
+_STEP = 0.002
 
 _numbers = itertools.count(1)
-
-process_end.begin()
-
-
-class Kind(enum.Enum):
-    """How a function is called."""
-
-    PLAIN = "def"
-    GENERATOR = "generator"
-    COROUTINE = "async def"
-    ASYNC_GENERATOR = "async generator"
-    PROCESSES = "processes"
-
-    @property
-    def is_async(self) -> bool:
-        """Whether it needs an event loop."""
-        return self in (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether it yields lists instead of returning one."""
-        return self in (Kind.GENERATOR, Kind.ASYNC_GENERATOR)
 
 
 class Binding(enum.Enum):
@@ -75,29 +62,6 @@ class Binding(enum.Enum):
         return self in (Binding.CLASS, Binding.INSTANCE)
 
 
-def kind_of(function: Callable[..., Any]) -> Kind:
-    """Of which kind a function is, as it tells itself: what it may wrap runs as it pleases."""
-    if isinstance(function, pool.Processes):
-        return Kind.PROCESSES
-    plain: Any = function
-    while isinstance(plain, functools.partial):
-        plain = plain.func
-    own_call = None if inspect.isroutine(plain) or isinstance(plain, type) else type(plain).__call__
-    for each in (plain, own_call):
-        if inspect.isasyncgenfunction(each):
-            return Kind.ASYNC_GENERATOR
-        if inspect.iscoroutinefunction(each) or _is_marked(each):
-            return Kind.COROUTINE
-        if inspect.isgeneratorfunction(each):
-            return Kind.GENERATOR
-    return Kind.PLAIN
-
-
-def _is_marked(function: Any) -> bool:
-    """Whether something that is no coroutine function says that it acts like one; `inspect` knows from 3.12 on."""
-    return sys.version_info < (3, 12) and asyncio.iscoroutinefunction(function)
-
-
 class Function:
     """A function and its options."""
 
@@ -105,7 +69,7 @@ class Function:
     # by id.
     def __init__(self, function: Callable[..., Any], chosen: options.Options, binding: Binding = Binding.FREE) -> None:
         self.plain = function
-        self.kind = kind_of(function)
+        self.kind = running.kind_of(function)
         self.name = chosen.name or str(getattr(function, "__qualname__", type(function).__name__))
         self.options = chosen
         self.binding = binding
@@ -113,13 +77,13 @@ class Function:
         self.bound_parameters = self.parameters.bound()
         if binding is Binding.FREE and self.parameters.name_an_owner:
             self.binding = Binding.INSTANCE
-        chosen.check_goes_with(self.name, is_coroutine=self.kind is Kind.COROUTINE, is_stream=self.kind.is_stream)
+        chosen.check_goes_with(self.name, is_async=self.kind.is_async, is_stream=self.kind.is_stream)
         self.has_simple_options = chosen.has_nothing_at_calls
         self.asks_cache_at_calls = chosen.cache is not None and not chosen.cache_is_async
-        self.copies: int = len(function.workers) if self.kind is Kind.PROCESSES else 1  # type: ignore[attr-defined]
+        self.copies = len(function.workers) if isinstance(function, pool.Processes) else 1
         """How many models it has, each of which is to be warmed up."""
         self._lock = threading.RLock()  # the garbage collector may come round and call
-        self._sites: dict[int, tuple[weakref.ref[Any] | None, Site, weakref.finalize[Any, Any]]] = {}
+        self._sites: dict[int, tuple[Callable[[], object], Site, weakref.finalize[Any, Any]]] = {}
 
     @property
     def is_simple(self) -> bool:
@@ -149,9 +113,9 @@ class Function:
         Instances that cannot be weakly referenced share those of the plain function.
         """
         found = self._sites.get(id(owner))
-        if found is not None and (found[0] is None or found[0]() is owner):
+        if found is not None and found[0]() is owner:
             return found[1]
-        reference = None
+        reference: Callable[[], object] = _nobody
         if owner is not None:
             try:
                 reference = weakref.ref(owner, functools.partial(_gone, weakref.ref(self), id(owner)))
@@ -159,7 +123,7 @@ class Function:
                 return self.site()
         with self._lock:
             found = self._sites.get(id(owner))
-            if found is None or (found[0] is not None and found[0]() is not owner):
+            if found is None or found[0]() is not owner:
                 site = Site(self.name, self.kind, self.plain, self.options, is_for_all=owner is None)
                 finalizer = weakref.finalize(self, site.close)
                 finalizer.atexit = False
@@ -185,6 +149,10 @@ class Function:
             site.configure(self.options)
 
 
+def _nobody() -> None:
+    """In place of a reference to an instance."""
+
+
 def _gone(function: weakref.ref[Function], place: int, _: object) -> None:
     found = function()
     if found is not None:
@@ -197,25 +165,24 @@ class Site:
     # Mutable state: the batchers by event loop (None: in threads), the one used last, what those
     # of ended loops did, whether it is closed.
     def __init__(
-        self, name: str, kind: Kind, plain: Callable[..., Any], chosen: options.Options, *, is_for_all: bool
+        self, name: str, kind: running.Kind, plain: Callable[..., Any], chosen: options.Options, *, is_for_all: bool
     ) -> None:
         self.options = chosen
         self.is_for_all = is_for_all
         self.cache_key: calls.Key = () if is_for_all else (next(_numbers),)
         """What tells its results in a cache from those of other instances."""
         self._name = name
-        self._kind = kind
         self._is_async = kind.is_async
-        self._plain = plain
-        self._compute = functools.partial(_COMPUTES[kind], plain)
+        self._models = plain if isinstance(plain, pool.Processes) else None
+        self._compute = functools.partial(kind.run, plain)
         self._lock = threading.RLock()  # the garbage collector may come round and call
         self._batchers: dict[AbstractEventLoop | None, batcher.Batcher] = {}
         self._recent: batcher.Batcher | None = None
         self._recent_loop: AbstractEventLoop | None = None
         self._is_closed = False
         self._retired: list[stats.Stats] = []
-        if kind is Kind.PROCESSES:
-            plain.acquire()  # type: ignore[attr-defined]
+        if self._models is not None:
+            self._models.acquire()
 
     def for_caller(self) -> batcher.Batcher:
         """The one for the running thread or event loop."""
@@ -249,8 +216,9 @@ class Site:
         """Take nothing new; each future is done once what a batcher accepted was answered."""
         was_closed, self._is_closed = self._is_closed, True
         closing = [each.close(timeout) for each in self.batchers]
-        if self._kind is Kind.PROCESSES and not was_closed:
-            collected.end_of(closing).add_done_callback(lambda _: self._plain.release())  # type: ignore[attr-defined]
+        if self._models is not None and not was_closed:
+            release = self._models.release
+            collected.end_of(closing).add_done_callback(lambda _: release())
         return closing
 
     def _made(self, loop: AbstractEventLoop | None) -> batcher.Batcher:
@@ -259,7 +227,7 @@ class Site:
             if found is not None:
                 return found
             self._prune()
-            make_host = _in_threads if loop is None else functools.partial(_on_loop, loop)
+            make_host = functools.partial(_host, loop)
             made = batcher.Batcher(self._name, self.options, make_host, self._compute, self._most(), self._is_async)
             made.on_loop_end = weakref.WeakMethod(self._prune)
             if self._is_closed:
@@ -267,8 +235,8 @@ class Site:
             return self._batchers.setdefault(loop, made)
 
     def _most(self) -> int:
-        if self._kind is Kind.PROCESSES:
-            return len(self._plain.workers)  # type: ignore[attr-defined]
+        if self._models is not None:
+            return len(self._models.workers)
         return _MOST_TASKS if self._is_async else 1
 
     def _prune(self) -> None:
@@ -281,21 +249,71 @@ class Site:
                     self._recent = self._recent_loop = None
 
 
-# By functions, and not a site's methods: whoever calls them must not keep the function that is decorated.
-
-
-def _in_threads(made: batcher.Batcher) -> hosts.Host:
-    return hosts.Threads(made.name, made.compute, made.post, made.poll)
-
-
-def _on_loop(loop: AbstractEventLoop, made: batcher.Batcher) -> hosts.Host:
+def _host(loop: AbstractEventLoop | None, made: batcher.Batcher) -> hosts.Host:
+    """By a function, and not a site's method: whoever calls it must not keep the function that is decorated."""
+    if loop is None:
+        return hosts.Threads(made.name, made.compute, made.post, made.poll)
     return hosts.EventLoop(loop, made.compute, made.post, made.poll, made.lose_loop)
 
 
-_COMPUTES: Mapping[Kind, Callable[..., Any]] = {
-    Kind.PLAIN: running.compute,
-    Kind.PROCESSES: running.compute_there,
-    Kind.GENERATOR: running.generate,
-    Kind.COROUTINE: running.compute_async,
-    Kind.ASYNC_GENERATOR: running.generate_async,
-}
+# --- when the process ends or forks -----------------------------------------------------------------------------------
+
+
+def _answer_everything() -> None:
+    """At exit, as executors of the standard library do: what was accepted is still computed, where it can be.
+
+    Functions may call each other until that is done; only then they are closed. What is stuck keeps nobody for long.
+    """
+    busy = [each for each in list(batcher.live) if each.host.is_running()]
+    for each in busy:
+        each.hurry()
+    try:
+        are_answered = _wait_for_answers(busy)
+        ends = [each.close() for each in busy]
+        if are_answered and _wait_for_answers(busy):  # that were accepted meanwhile
+            give_up = time.monotonic() + hosts.GRACE
+            for end in ends:
+                with contextlib.suppress(TimeoutError):  # a batch that nobody waits for
+                    end.result(max(0.0, give_up - time.monotonic()))
+    finally:
+        used = [each.host for each in list(batcher.live)]
+        for each in list(batcher.live):
+            each.give_up("the interpreter exits")
+        hosts.background.stop()
+        worker.end_all()
+        # A subinterpreter that ends before its threads takes the whole process with it.
+        give_up = time.monotonic() + hosts.GRACE
+        for host in used:
+            host.join(give_up)
+        timer_thread.shared.stop(max(0.0, give_up - time.monotonic()))
+
+
+def _wait_for_answers(busy: Sequence[batcher.Batcher]) -> bool:
+    """Whether all that these have accepted by now was answered. Gives up once nothing has moved for `PATIENCE`."""
+    marks = [(each, each.mark()) for each in busy]
+    open_calls: dict[batcher.Batcher, Sequence[messages.Request]] = {}
+    before, give_up = -1, 0.0
+    while True:
+        open_calls.update((each, each.open_calls()) for each, mark in marks if mark.is_set() and each not in open_calls)
+        open_calls = {each: [call for call in those if call.open] for each, those in open_calls.items()}
+        waiting = [each for each in busy if open_calls.get(each, True) and each.host.is_running()]
+        if not waiting:
+            return True
+        left = sum(call.rows - call.rows_taken + 1 for those in open_calls.values() for call in those)
+        if left != before:
+            before, give_up = left, time.monotonic() + hosts.PATIENCE
+        elif time.monotonic() > give_up:
+            names = ", ".join(each.name for each in waiting)
+            log.warning("the interpreter exits, and there was no answer of %s for %g s", names, hosts.PATIENCE)
+            return False
+        time.sleep(max(_STEP, left * 1e-6))
+
+
+def _after_fork() -> None:
+    for each in list(batcher.live):
+        each.after_fork()
+
+
+atexit.register(_answer_everything)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

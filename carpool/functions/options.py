@@ -199,9 +199,9 @@ class Options:
         no_objects = self.merge is self.cost is self.length is None and self.cache is None
         return no_objects and not self.each and not self.shares_in_flight
 
-    def check_goes_with(self, name: str, *, is_coroutine: bool, is_stream: bool) -> None:
+    def check_goes_with(self, name: str, *, is_async: bool, is_stream: bool) -> None:
         """Raises TypeError for what such a function cannot have."""
-        if self.cache is not None and self.cache_is_async and not is_coroutine:
+        if self.cache is not None and self.cache_is_async and (is_stream or not is_async):
             raise TypeError(
                 f"the coroutine methods of {type(self.cache).__name__} need an async def that returns a list, which "
                 f"{name} is not: its cache must have plain methods"

@@ -20,10 +20,10 @@ from carpool.functions import (
     collected,
     current,
     futures,
-    inline,
     merging,
     options,
     parameters,
+    running,
     stats,
     streams,
 )
@@ -276,7 +276,7 @@ class Batched(View, Generic[P, T, R]):
         turn = self._turn
         if (
             turn is not None
-            and not (args or kwargs or (current.may_be_apart and (inline.depth or _retried())))
+            and not (args or kwargs or (current.may_be_apart and (running.inline_depth or _retried())))
             and (turn.loop is _loop() if _IS_LOOP_KNOWN else _hooks()[0] is turn.hook)
         ):
             future: futures.Future[R] | None = turn.join(item)
@@ -290,7 +290,7 @@ class Batched(View, Generic[P, T, R]):
         if apart:
             key = apart, key
         timeout = self._timeout or by.options.timeout
-        loop = None if inline.depth else current.loop()
+        loop = None if running.inline_depth else current.loop()
         while loop is not None:
             turn = by.turn(loop, (key, timeout, self._priority), arguments, self._owner, self._forget)
             if (future := turn.join(item)) is not None:  # else another thread has just ended it
