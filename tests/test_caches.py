@@ -64,7 +64,6 @@ DICTS = {
     "carpool.functions.stats.Recorder.refusals": "types of errors",
     "carpool.functions.stats.Registry._entries": "functions that live",
     "carpool.functions.stats.Registry._retained": "names of functions",
-    "carpool.functions.work.Shares._shares": "calls of one batch",
     "carpool.functions.work.Work._known": "results of one batch",
     "carpool.program.logs.RateLimitedLog._kinds": "kinds of lines in the code",
     "carpool.program.settings._GroupedParser._titles": "groups of settings",

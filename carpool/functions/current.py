@@ -72,6 +72,7 @@ class Batch:
 
 
 variable: contextvars.ContextVar[Batch] = contextvars.ContextVar("carpool.batch")
+"""In the context of code that belongs to a batch."""
 
 retried: contextvars.ContextVar[str] = contextvars.ContextVar("carpool.retried", default="")
 """The id of the batch that the running code belongs to, if that is tried again.
@@ -95,11 +96,6 @@ def running() -> messages.Batch | None:
     """The batch that the running code belongs to, if any: that of a batched function, or of a task that it started."""
     found = variable.get(None)
     return None if found is None else found._batch
-
-
-def is_within(context: contextvars.Context) -> bool:
-    """Whether this is the context of code that belongs to a batch."""
-    return variable in context
 
 
 def context_of(running: messages.Batch) -> contextvars.Context:

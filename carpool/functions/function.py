@@ -137,15 +137,10 @@ class Function:
             found[2].detach()
             found[1].close()
 
-    @property
-    def sites(self) -> Sequence[Site]:
-        """Those of all instances."""
-        return [site for _, site, _ in list(self._sites.values())]
-
     def configure(self, changes: Mapping[str, Any]) -> None:
         """Put changed options in force for all instances."""
         self.options = self.options.changed(changes)
-        for site in self.sites:
+        for _, site, _ in list(self._sites.values()):
             site.configure(self.options)
 
 

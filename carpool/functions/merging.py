@@ -64,7 +64,7 @@ def rows(merge: Merge[Any, Any, Any, Any], item: Any) -> int:
     try:
         count = operator.index(counted)
     except TypeError:
-        raise TypeError(f"rows of {_named(merge)} must give a whole number, not {counted!r}") from None
+        raise TypeError(f"rows of {type(merge).__name__} must give a whole number, not {counted!r}") from None
     if count < 1:
         raise ValueError(f"the item has {count} rows; an item must have at least 1")
     return count
@@ -81,7 +81,7 @@ def taken(merge: Merge[Any, Any, Any, Any], item: Any) -> tuple[int, Hashable, A
     try:
         hash(key)
     except TypeError:
-        raise TypeError(f"key of {_named(merge)} must give something hashable, not {key!r}") from None
+        raise TypeError(f"key of {type(merge).__name__} must give something hashable, not {key!r}") from None
     return count, key, item if keep is None else keep(item)
 
 
@@ -94,7 +94,9 @@ def split(merge: Merge[Any, Any, Any, Any], output: Any, counts: Sequence[int], 
     split_for = getattr(merge, "split_for", None)
     shares = merge.split(output, counts) if split_for is None else split_for(output, counts, items)
     if len(shares) != len(counts):
-        raise errors.WrongLength(f"{_named(merge)} made {len(shares)} shares of an output for {len(counts)} items")
+        raise errors.WrongLength(
+            f"{type(merge).__name__} made {len(shares)} shares of an output for {len(counts)} items"
+        )
     return shares
 
 
@@ -102,7 +104,3 @@ def rejoin(merge: Merge[Any, Any, Any, Any], results: Sequence[Any]) -> Any:
     """The result of an item that was larger than a batch, from those of its parts in their order."""
     put_together = getattr(merge, "rejoin", merge.join)
     return put_together(results)
-
-
-def _named(merge: object) -> str:
-    return type(merge).__name__

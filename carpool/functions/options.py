@@ -18,7 +18,6 @@ from carpool.scheduling import limits as core_limits
 _MOST_ITEMS = 1_000_000
 _MOST_IN_FLIGHT = 1024
 _LONGEST = 2**40  # longer than any text, and as often as there are rows it is still a float
-_LOWEST, _HIGHEST = -1, 1
 # Under overload the queue stands right at the objective that is aimed at; without a margin a hiccup of a few
 # milliseconds makes answers late that were computed all the same.
 _SLO_SHARE = 0.85
@@ -87,8 +86,8 @@ class Options:
         if type(self.dedupe) is not bool and self.dedupe != "in_flight":
             raise ValueError(f"dedupe must be True, False or 'in_flight', not {self.dedupe!r}")
         self._check_items()
-        if self.name is not None:
-            _check_type("name", self.name, str)
+        if self.name is not None and not isinstance(self.name, str):
+            raise TypeError(f"name must be of type str, not {self.name!r}")
         self._check_cache()
         self._check_merge()
 
@@ -229,8 +228,8 @@ class Options:
             max_queue_instances=sys.maxsize if self.max_queue is None else self.max_queue,
             max_queue_bytes=sys.maxsize,
             max_batch_cost=math.inf if self.max_batch_cost is None else self.max_batch_cost,
-            row_costs=None if self.cost is None else row_costs,
-            row_lengths=None if self.length is None else row_lengths,
+            row_costs=None if self.cost is None else lambda payload, start, stop: payload.costs[start:stop],
+            row_lengths=None if self.length is None else lambda payload, start, stop: payload.lengths[start:stop],
             allowed_sizes=tuple(self.allowed_batch_sizes),
             small_batch_threshold=self.small_batch_threshold,
         )
@@ -288,21 +287,6 @@ def _cost(returned: Any) -> float:
     raise ValueError(f"cost must return a number of at least 0 for an item, not {returned!r}")
 
 
-def row_costs(payload: Measured, start: int, stop: int) -> Sequence[float]:
-    """The scheduler's measure: what rows `start` to `stop` cost."""
-    return payload.costs[start:stop]
-
-
-def row_lengths(payload: Measured, start: int, stop: int) -> Sequence[int]:
-    """Likewise: how long they are."""
-    return payload.lengths[start:stop]
-
-
-def _check_type(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be of type {kind.__name__}, not {value!r}")
-
-
 # --- numbers, of Python's own kinds or of numpy's and others'; what is returned is Python's -------------------------
 
 _TRUTH = ("bool", "bool_")
@@ -339,8 +323,3 @@ def seconds(name: str, value: Any, *, allows_zero: bool = False) -> float | None
         least = "0 or more" if allows_zero else "more than 0"
         raise ValueError(f"{name} must be {least} seconds, or None for none, not {value!r}")
     return found
-
-
-def priority(value: Any) -> int:
-    """A level of priority. Raises TypeError and ValueError."""
-    return whole("priority", value, _LOWEST, _HIGHEST)

@@ -216,9 +216,8 @@ def run_inline(
     task = asyncio.Task(_compute_each(compute, batches), loop=loop)
     _inline_tasks.add(task)
     task.add_done_callback(_inline_tasks.discard)
-    task.add_done_callback(
-        lambda ended: done([batch.cancelled() for batch in batches] if ended.cancelled() else ended.result())
-    )
+    lost = [failures.Closed("its event loop is ending")] * len(batches)
+    task.add_done_callback(lambda ended: done(lost if ended.cancelled() else ended.result()))
 
 
 async def _compute_each(compute: Callable[[work.Work], Any], batches: Sequence[work.Work]) -> Sequence[driver.Outcome]:

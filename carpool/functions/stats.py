@@ -52,16 +52,14 @@ class Recorder(driver.Observer):
     # Mutable state: all of it grows, until `reset`. Written by the batcher, and `cache_hits` by its callers. _tracing.
     def __init__(self) -> None:
         self._tracing: Tracing | None = None
-        self.sizes = measures.Histogram(measures.SIZES)
-        self.waits = measures.Histogram(measures.SECONDS)
-        self.function_seconds = measures.Histogram(measures.SECONDS)
-        self.request_seconds = measures.Histogram(measures.SECONDS)
         self.reset()
 
     def reset(self) -> None:
         """Begin with nothing."""
-        for histogram in (self.sizes, self.waits, self.function_seconds, self.request_seconds):
-            histogram.reset()
+        self.sizes = measures.Histogram(measures.SIZES)
+        self.waits = measures.Histogram(measures.SECONDS)
+        self.function_seconds = measures.Histogram(measures.SECONDS)
+        self.request_seconds = measures.Histogram(measures.SECONDS)
         self.batches: dict[str, int] = dict.fromkeys(messages.Reason, 0)
         self.refusals: defaultdict[str, int] = defaultdict(int)
         self.failures: defaultdict[str, int] = defaultdict(int)
@@ -274,15 +272,9 @@ def counted(name: str, recorder: Recorder) -> Stats:
 class Source(Protocol):
     """A batcher, for those who show statistics. It can be referred to weakly."""
 
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        ...
-
-    @property
-    def recorder(self) -> Recorder:
-        """What counts for it, always the same one."""
-        ...
+    name: str
+    recorder: Recorder
+    """What counts for it, always the same one."""
 
     def stats(self) -> Stats:
         """What it did and how it is now."""
@@ -304,7 +296,6 @@ class Registry:
         self._entries: dict[int, tuple[weakref.ref[Source], str, Recorder]] = {}
         self._retained: dict[str, Stats] = {}
         self._gone: deque[int] = deque()
-        _registries.add(self)
 
     def add(self, source: Source) -> None:
         """A batcher begins."""
@@ -350,19 +341,11 @@ def _forgetting(number: int, gone: deque[int]) -> Callable[[object], None]:
     return lambda _: gone.append(number)
 
 
-_registries: weakref.WeakSet[Registry] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for registry in list(_registries):
-        registry._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
 live = Registry()
 """All batchers of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=live._after_fork)
 
 
 # --- sums -------------------------------------------------------------------------------------------------------

@@ -218,7 +218,15 @@ class Stream(Generic[R]):
         wait: waiting.Wait | None = None
         try:
             wait = waiting.begin(channel, by=by)
-            waiter = self._waiter(blocks=blocks)
+            source = channel.source
+            if source is not None:
+                source.flush()
+                if blocks:
+                    source.check_may_block()
+            waiter: futures.Future[None] = futures.Future()
+            channel.waiting.append(waiter)
+            if channel.results or not channel.is_open:
+                channel._wake()
             if wait is not None:
                 wait.watch(waiter.done, lambda error: futures.settle([(waiter, None, error)]))
             yield waiter
@@ -229,16 +237,3 @@ class Stream(Generic[R]):
         finally:
             if wait is not None:
                 wait.end()
-
-    def _waiter(self, *, blocks: bool) -> futures.Future[None]:
-        channel = self._channel
-        source = channel.source
-        if source is not None:
-            source.flush()
-            if blocks:
-                source.check_may_block()
-        waiter: futures.Future[None] = futures.Future()
-        channel.waiting.append(waiter)
-        if channel.results or not channel.is_open:
-            channel._wake()
-        return waiter

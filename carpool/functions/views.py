@@ -96,7 +96,7 @@ class View:
         seconds = options.seconds("timeout", timeout)
         return self._with(
             _timeout=self._timeout if seconds is None else seconds,
-            _priority=self._priority if priority is None else options.priority(priority),
+            _priority=self._priority if priority is None else options.whole("priority", priority, -1, 1),
             _returns_exceptions=self._returns_exceptions if return_exceptions is None else return_exceptions,
         )
 

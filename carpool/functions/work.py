@@ -130,7 +130,13 @@ class Work:
         if self._known:
             known, computed = self._known, iter(results)
             results = [known[place] if place in known else next(computed) for place in range(self.batch.rows)]
-        return results if self._options.merge is None else Shares(self.counts, results)
+        if self._options.merge is None:
+            return results
+        # The scheduler asks by rows: the first of an item has the share of all.
+        shares: list[Any] = []
+        for count, share in zip(self.counts, results, strict=True):
+            shares += [share, *[None] * (count - 1)]
+        return shares
 
     def shares(self, returned: Any) -> Sequence[Any]:
         """One result for each item. Raises `WrongResult`."""
@@ -153,10 +159,6 @@ class Work:
         self.own_error = None
         del self.batch, self._first
 
-    def cancelled(self) -> errors.CarpoolError:
-        """What it means that its task was cancelled."""
-        return failures.Closed("its event loop is ending")
-
     def raised(self, error: BaseException) -> errors.CarpoolError:
         """What it means that the function raised."""
         if error is self.own_error:
@@ -176,7 +178,7 @@ class Work:
         """
         if waiting.is_circle(error):
             contexts = [each for part in self.batch.parts for each in cast(calls.Call, part.request).contexts]
-            if all(map(current.is_within, contexts)):
+            if all(current.variable in each for each in contexts):
                 return False
         return self._options.isolates(error)
 
@@ -225,26 +227,6 @@ def _of_the_function(trace: types.TracebackType | None) -> types.TracebackType |
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("carpool.functions."):
         trace = trace.tb_next
     return trace
-
-
-class Shares:
-    """The shares of a merged batch's parts, for the scheduler, which asks by rows."""
-
-    __slots__ = ("_rows", "_shares")
-
-    def __init__(self, counts: Sequence[int], shares: Sequence[Any]) -> None:
-        self._shares: dict[int, Any] = {}
-        start = 0
-        for count, share in zip(counts, shares, strict=True):
-            self._shares[start] = share
-            start += count
-        self._rows = start
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __getitem__(self, which: slice) -> list[Any]:
-        return [self._shares[which.start]]
 
 
 def check_list(returned: Any, wanted: int) -> Sequence[Any]:
