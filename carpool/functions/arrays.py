@@ -22,11 +22,8 @@ Number = complex  # to type checkers an int, a float or a bool is one as well
 Side = Literal["right", "left"]
 
 
-class _All:
-    """In place of a name: all arrays."""
-
-
-_ALL = _All()
+_ALL: Any = object()
+"""In place of a name: all arrays."""
 
 
 class Length(NamedTuple):

@@ -162,7 +162,7 @@ class Batcher:
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
         self.driver = driver.Driver(self.core, self, self.recorder, self.clock, self.host.timer, self._later)
-        self.recorder.tracing = None if _make_tracing is None else _make_tracing(self)
+        self.recorder.trace(None if _make_tracing is None else _make_tracing(self))
 
     def _later(self, operation: Callable[..., None], *args: Any) -> None:
         self._operations.append((operation, args))
@@ -468,7 +468,7 @@ class Batcher:
 
     def _trace(self, make_tracing: MakeTracing | None) -> None:
         before = self.recorder.tracing
-        self.recorder.tracing = None if make_tracing is None else make_tracing(self)
+        self.recorder.trace(None if make_tracing is None else make_tracing(self))
         if before is not None:
             before.forget()
 

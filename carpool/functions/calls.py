@@ -274,7 +274,8 @@ class Turns(scheduler.Scheduler):
         if call.rows_taken:  # it travels: who left is left out of the answers
             gone, call.callers = call.callers - staying, staying
             return gone
-        behind = self._from(call)
+        waiting = list(self.backlog.of_key(call.queue_key))
+        behind = waiting[waiting.index(call) :]
         for each in behind:
             self.backlog.withdraw(each)
         gone = call.leave()
@@ -324,11 +325,6 @@ class Turns(scheduler.Scheduler):
         if calls:
             self._deadlines.add_all(calls)
         return calls
-
-    def _from(self, call: Call) -> list[messages.Request]:
-        """This one that waits, and those behind it."""
-        waiting = list(self.backlog.of_key(call.queue_key))
-        return waiting[waiting.index(call) :]
 
     def _wait_again(self, calls: Iterable[messages.Request]) -> None:
         """Put calls back, in this order and behind all others of their key."""

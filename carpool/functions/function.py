@@ -115,7 +115,7 @@ class Function:
         found = self._sites.get(id(owner))
         if found is not None and found[0]() is owner:
             return found[1]
-        reference: Callable[[], object] = _nobody
+        reference: Callable[[], object] = type(None)
         if owner is not None:
             try:
                 reference = weakref.ref(owner, functools.partial(_gone, weakref.ref(self), id(owner)))
@@ -142,10 +142,6 @@ class Function:
         self.options = self.options.changed(changes)
         for _, site, _ in list(self._sites.values()):
             site.configure(self.options)
-
-
-def _nobody() -> None:
-    """In place of a reference to an instance."""
 
 
 def _gone(function: weakref.ref[Function], place: int, _: object) -> None:

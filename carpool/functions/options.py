@@ -200,7 +200,7 @@ class Options:
 
     def check_goes_with(self, name: str, *, is_async: bool, is_stream: bool) -> None:
         """Raises TypeError for what such a function cannot have."""
-        if self.cache is not None and self.cache_is_async and (is_stream or not is_async):
+        if self.cache_is_async and (is_stream or not is_async):
             raise TypeError(
                 f"the coroutine methods of {type(self.cache).__name__} need an async def that returns a list, which "
                 f"{name} is not: its cache must have plain methods"

@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from carpool import errors, measures
@@ -49,9 +49,9 @@ class Tracing(Protocol):
 class Recorder(driver.Observer):
     """Counts for one batcher. Any thread may count: each number grows in one step of the interpreter."""
 
-    # Mutable state: all of it grows, until `reset`. Written by the batcher, and `cache_hits` by its callers. _tracing.
+    # Mutable state: all of it grows, until `reset`. Written by the batcher, and `cache_hits` by its callers. tracing.
     def __init__(self) -> None:
-        self._tracing: Tracing | None = None
+        self.tracing: Tracing | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -71,15 +71,10 @@ class Recorder(driver.Observer):
         self.deduplicated = 0
         """Items that the function was not given, as an equal one was in the batch; add to it."""
 
-    @property
-    def tracing(self) -> Tracing | None:
-        """Is told as well; None: nobody asked for spans."""
-        return self._tracing
-
-    @tracing.setter
-    def tracing(self, made: Tracing | None) -> None:
-        self._tracing = made
-        self.before = None if made is None else made.sent
+    def trace(self, tracing: Tracing | None) -> None:
+        """Have this told as well; None: nobody asked for spans."""
+        self.tracing = tracing
+        self.before = None if tracing is None else tracing.sent
 
     def sent(self, batch: messages.Batch) -> None:
         self.batches[batch.reason] += 1
@@ -96,23 +91,23 @@ class Recorder(driver.Observer):
     def answered(self, batch: messages.Batch, seconds: float) -> None:
         self.function_seconds.observe(seconds)
         self.items += batch.rows
-        if self._tracing is not None:
-            self._tracing.answered(batch, seconds)
+        if self.tracing is not None:
+            self.tracing.answered(batch, seconds)
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         if not isinstance(error, errors.Abandoned):
             self.failures[error.reason] += 1
-        if self._tracing is not None:
-            self._tracing.failed(batch, error)
+        if self.tracing is not None:
+            self.tracing.failed(batch, error)
 
     def turned_away(self, call: messages.Request, error: errors.CarpoolError) -> None:
-        if self._tracing is not None:
-            self._tracing.turned_away(call, error)
+        if self.tracing is not None:
+            self.tracing.turned_away(call, error)
 
     def left(self, call: messages.Request) -> None:
         self.abandoned += 1
-        if self._tracing is not None:
-            self._tracing.left(call)
+        if self.tracing is not None:
+            self.tracing.left(call)
 
     def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
         super().bug(words, error, batch)
@@ -299,9 +294,9 @@ class Registry:
 
     def add(self, source: Source) -> None:
         """A batcher begins."""
-        number = next(self._numbers)
+        number, gone = next(self._numbers), self._gone
         # Batchers begin and end wherever the garbage collector comes round, so neither may wait for the lock.
-        ref = weakref.ref(source, _forgetting(number, self._gone))
+        ref = weakref.ref(source, lambda _: gone.append(number))
         self._entries[number] = ref, source.name, source.recorder
         if self._lock.acquire(blocking=False):
             try:
@@ -335,10 +330,6 @@ class Registry:
         self._retained.clear()
         for _, _, recorder in self._entries.values():
             recorder.reset()
-
-
-def _forgetting(number: int, gone: deque[int]) -> Callable[[object], None]:
-    return lambda _: gone.append(number)
 
 
 live = Registry()

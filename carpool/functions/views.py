@@ -284,7 +284,9 @@ class Batched(View, Generic[P, T, R]):
                 return future
         by = self._site.for_caller()
         if not self._is_simple:
-            return self._call_with_options(by, item, args, kwargs)
+            if self._is_method_itself():
+                return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
+            return self._call_one(by, *self._parameters.of_item(item, args, kwargs))
         key, arguments = self._parameters.shared(args, kwargs)
         apart = _retried()
         if apart:
@@ -386,13 +388,6 @@ class Batched(View, Generic[P, T, R]):
 
     def _forget(self) -> None:
         self._turn = None
-
-    def _call_with_options(
-        self, by: batcher.Batcher, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> futures.Future[R]:
-        if self._is_method_itself():
-            return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
-        return self._call_one(by, *self._parameters.of_item(item, args, kwargs))
 
     def _call_one(self, by: batcher.Batcher, item: Any, shared: parameters.Shared) -> futures.Future[R]:
         chosen = by.options

@@ -187,7 +187,7 @@ class Work:
     @property
     def cache_is_async(self) -> bool:
         """Whether there is a cache with coroutine methods, which is asked here and not at the call."""
-        return self._options.cache is not None and self._options.cache_is_async
+        return self._options.cache_is_async
 
     async def ask_cache(self) -> bool:
         """Ask that cache for all items; whether any is left to be computed."""
