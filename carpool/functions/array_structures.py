@@ -112,9 +112,6 @@ class Library:
 class Numpy(Library):
     """numpy of any version, with subclasses of its array: masked arrays keep their masks, quantities their units."""
 
-    def flaw(self, array: Any) -> str | None:
-        return None
-
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
         # What numpy's own concatenate makes would have the machine's byte order, and structures without gaps.
         first = arrays[0]

@@ -73,7 +73,9 @@ class arrays:  # noqa: N801 # it reads as the value of an option
         self._numbers: dict[Any, Number] = (
             {} if pad is None else _by_name("pad", pad, "a number", _checked_number, TypeError)
         )
-        self._sides: dict[Any, Side] = _by_name("side", side, "'right' or 'left'", _checked_side, ValueError)
+        self._sides: dict[Any, Side] = _by_name(
+            "side", side, "'right' or 'left'", lambda each: each if each in ("right", "left") else None, ValueError
+        )
         # By dtype and name: numbers that are equal need not be the same (0.0 and -0.0, 1 and True). Two threads that
         # write the same at once do no harm.
         self._converted: dict[tuple[Any, Name], Any] = {}
@@ -399,10 +401,6 @@ def _checked_number(value: Any) -> Number | None:
     if isinstance(value, numbers.Real):
         return float(value)
     return complex(value) if isinstance(value, numbers.Complex) else None
-
-
-def _checked_side(value: Any) -> str | None:
-    return value if value in ("right", "left") else None
 
 
 def _checked_cut(cut: Any) -> dict[Any, Any]:

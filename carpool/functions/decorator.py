@@ -246,7 +246,7 @@ def _batch(function: Any = None, /, **chosen: Any) -> Any:
 
     Raises TypeError or ValueError that names the option, the value and what is allowed.
     """
-    options.check_names("carpool.batched", chosen, options.NAMES)
+    options.check_names("carpool.batched", chosen)
     checked = options.Options(**chosen)
     return functools.partial(_decorate, checked) if function is None else _decorate(checked, function)
 

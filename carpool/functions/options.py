@@ -80,31 +80,23 @@ class Options:
         if self.max_queue is not None:
             self._keep("max_queue", whole, 1)
         self._keep("small_batch_threshold", whole, 0, _MOST_ITEMS)
-        self._check_cost()
+        self._check_measures()
         object.__setattr__(self, "allowed_batch_sizes", self._checked_sizes())
         self._check_isolate()
         if type(self.dedupe) is not bool and self.dedupe != "in_flight":
             raise ValueError(f"dedupe must be True, False or 'in_flight', not {self.dedupe!r}")
-        self._check_items()
+        self._check_each()
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(f"name must be of type str, not {self.name!r}")
-        self._check_cache()
+        if self.cache is not None and not all(callable(getattr(self.cache, name, None)) for name in ("get", "set")):
+            raise TypeError(f"cache must have the methods get and set; {type(self.cache).__name__} does not")
         self._check_merge()
 
     def _keep(self, name: str, check: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Keep an option as what a check makes of it."""
         object.__setattr__(self, name, check(name, getattr(self, name), *args, **kwargs))
 
-    def _check_cache(self) -> None:
-        if self.cache is None:
-            return
-        methods = [getattr(self.cache, name, None) for name in ("get", "set")]
-        if not all(map(callable, methods)):
-            raise TypeError(f"cache must have the methods get and set; {type(self.cache).__name__} does not")
-
-    def _check_items(self) -> None:
-        if self.key is not None and not callable(self.key):
-            raise TypeError(f"key must be a function of an item, not {self.key!r}")
+    def _check_each(self) -> None:
         if isinstance(self.each, str) or not all(isinstance(name, str) for name in self.each):
             raise TypeError(f"each must be a list of names of arguments, not {self.each!r}")
         object.__setattr__(self, "each", tuple(self.each))
@@ -115,8 +107,8 @@ class Options:
             if not isinstance(given, tuple) or len(given) != 1 + len(self.each):
                 raise TypeError(f"pad_with must be a tuple of an item and its {', '.join(self.each)}, not {given!r}")
 
-    def _check_cost(self) -> None:
-        for name, measure in (("cost", self.cost), ("length", self.length)):
+    def _check_measures(self) -> None:
+        for name, measure in (("cost", self.cost), ("length", self.length), ("key", self.key)):
             if measure is not None and not callable(measure):
                 raise TypeError(f"{name} must be a function of an item, not {measure!r}")
         if (self.cost is None) != (self.max_batch_cost is None):
@@ -236,7 +228,7 @@ class Options:
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """With some options changed; raises TypeError for those that cannot be."""
-        check_names("configure", changes, NAMES)
+        check_names("configure", changes)
         fixed = sorted(set(changes) - set(LIVE))
         if fixed:
             raise TypeError(f"{', '.join(fixed)} cannot be changed while it runs; what can: {', '.join(LIVE)}")
@@ -259,18 +251,16 @@ class Changes(TypedDict, total=False):
 
 
 LIVE = tuple(Changes.__annotations__)
-
-
 NAMES = tuple(each.name for each in dataclasses.fields(Options))
 
 
-def check_names(where: str, chosen: Mapping[str, Any], allowed: Sequence[str]) -> None:
+def check_names(where: str, chosen: Iterable[str]) -> None:
     """Raises TypeError for what is no option, and says what might be meant."""
     for name in chosen:
-        if name not in allowed:
-            close = difflib.get_close_matches(name, allowed, 1)
+        if name not in NAMES:
+            close = difflib.get_close_matches(name, NAMES, 1)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise TypeError(f"{where} has no option {name}; {hint}there are: {', '.join(allowed)}")
+            raise TypeError(f"{where} has no option {name}; {hint}there are: {', '.join(NAMES)}")
 
 
 class Measured(list[Any]):

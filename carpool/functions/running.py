@@ -62,11 +62,9 @@ async def compute_async(function: Callable[..., Any], batch: work.Work) -> drive
         if asks_cache:
             await batch.tell_cache()
         return outcome
-    except asyncio.CancelledError as error:
-        if _is_being_cancelled():
-            raise
-        return batch.raised(error)
     except BaseException as error:
+        if _cancels_task(error):
+            raise
         return batch.raised(error)
     finally:
         batch.forget()
@@ -74,70 +72,48 @@ async def compute_async(function: Callable[..., Any], batch: work.Work) -> drive
 
 def generate(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
     """Run a function that yields lists, and hand each list out. It is closed early if nobody reads any more."""
-    context, tags, rows = batch.context(), batch.tags, batch.batch.rows
-    pace = streams.Pace(tags, batch.most_ahead)
-    has_begun = False
+    context, rows = batch.context(), batch.batch.rows
+    pace = streams.Pace(batch.tags, batch.most_ahead)
     try:
         steps: Iterator[Any] = context.run(batch.call, function)
-        while any(tag.is_open for tag in tags):
+        while pace.is_read:
             try:
                 step = context.run(next, steps)
             except StopIteration:
                 break
-            _hand_out(tags, batch.shares(step))
-            has_begun = True
+            batch.hand_out(step)
             pace.wait()
         else:
             context.run(steps.close)  # type: ignore[attr-defined]
         return [None] * rows
     except BaseException as error:
-        return _raised(batch, error, has_begun)
+        return batch.raised(error)
     finally:
         batch.forget()
-        tags = []
 
 
 async def generate_async(function: Callable[..., Any], batch: work.Work) -> driver.Outcome:
     """As `generate`, for an async generator."""
-    tags, rows = batch.tags, batch.batch.rows
-    pace = streams.Pace(tags, batch.most_ahead)
-    has_begun = False
+    rows, pace = batch.batch.rows, streams.Pace(batch.tags, batch.most_ahead)
     try:
         steps: AsyncGenerator[Any, None] = batch.call(function)
         async with contextlib.aclosing(steps):
             async for step in steps:
-                _hand_out(tags, batch.shares(step))
-                has_begun = True
+                batch.hand_out(step)
                 await pace.wait_async()
-                if not any(tag.is_open for tag in tags):
+                if not pace.is_read:
                     break
         return [None] * rows
-    except asyncio.CancelledError as error:
-        if _is_being_cancelled():
-            raise
-        return _raised(batch, error, has_begun)
     except BaseException as error:
-        return _raised(batch, error, has_begun)
+        if _cancels_task(error):
+            raise
+        return batch.raised(error)
     finally:
         batch.forget()
-        tags = []
 
 
-def _hand_out(tags: Sequence[Any], results: Sequence[Any]) -> None:
-    for tag, result in zip(tags, results, strict=True):
-        tag.push(result)
-
-
-def _raised(batch: work.Work, error: BaseException, has_begun: bool) -> driver.Outcome:
-    """Once results were handed out, nothing can be tried again."""
-    outcome = batch.raised(error)
-    if has_begun and isinstance(outcome, failures.RaisedForOne):
-        return failures.Raised(outcome.original)
-    return outcome
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
+def _cancels_task(error: BaseException) -> bool:
+    task = asyncio.current_task() if issubclass(type(error), asyncio.CancelledError) else None
     return task is not None and task.cancelling() > 0
 
 

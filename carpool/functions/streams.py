@@ -120,6 +120,11 @@ class Pace:
         for channel in channels:
             channel.on_move = self._go_on
 
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody reads any more."""
+        return any(channel.is_open for channel in self._channels)
+
     def wait(self) -> None:
         """Return once the next step is wanted."""
         while (waiter := self._next_waiter()) is not None:

@@ -31,6 +31,7 @@ class Work:
     __slots__ = (
         "_first",
         "_given",
+        "_has_begun",
         "_index",
         "_known",
         "_new",
@@ -58,6 +59,7 @@ class Work:
         self._options = chosen
         self._recorder = recorder
         self._first: calls.Call = batch.parts[0].request  # type: ignore[assignment] # what a driver is given are calls
+        self._has_begun = False  # to hand out what the function yields
         self._index: list[int] | None = None  # where each item stands among those that differ
         self._given = self._padding = 0  # items that the function is given, and how many of these fill the batch
         self._known: dict[int, Any] = {}  # results of a cache with coroutine methods, by the items' places
@@ -152,6 +154,12 @@ class Work:
             results = results[: -self._padding]
         return results if index is None else [results[place] for place in index]
 
+    def hand_out(self, yielded: Any) -> None:
+        """One more result for each item, which goes to whoever reads them. Raises `WrongResult`."""
+        for tag, result in zip(self.tags, self.shares(yielded), strict=True):
+            tag.push(result)
+        self._has_begun = True
+
     def forget(self) -> None:
         """Let go of everything: the frames of a traceback lead here."""
         self.items = self.counts = []
@@ -168,8 +176,11 @@ class Work:
         if failures.is_out_of_memory(error) and self._options.isolates(error):
             # The function's variables hold the memory that smaller batches need, as long as the exception is there.
             traceback.clear_frames(trace)
-            return failures.RaisedForSize(error)
-        return failures.RaisedForOne(error) if self._isolates(error) else failures.Raised(error)
+            kind: type[failures.Raised] = failures.RaisedForSize
+        else:
+            kind = failures.RaisedForOne if self._isolates(error) else failures.Raised
+        # Once results were handed out, nothing can be tried again.
+        return failures.Raised(error) if self._has_begun else kind(error)
 
     def _isolates(self, error: BaseException) -> bool:
         """Whether smaller batches may do better.
