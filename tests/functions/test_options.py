@@ -112,6 +112,8 @@ def test_a_call_with_arguments_that_the_function_does_not_take_raises_at_once() 
 
     with pytest.raises(TypeError, match="unexpected keyword argument 'to'"):
         double(1, to=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'to'"):
+        double.map([], to=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="argument by of a batched function must be hashable"):
         double(1, by=[])  # type: ignore[arg-type]
 
