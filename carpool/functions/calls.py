@@ -121,7 +121,7 @@ class Call(messages.Request):
     def refusals(self, error: BaseException) -> list[Settling]:
         """An exception of its own for each who called, to be settled; a stream has it at once."""
         if self.futures is None and not isinstance(self.tag, futures.Future):
-            self.tag.refused(failures.own(error))
+            self.tag.end(failures.own(error))
             return []
         return [(future, None, failures.own(error)) for future in self.tags()]
 

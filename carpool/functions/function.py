@@ -130,13 +130,6 @@ class Function:
                 found = self._sites[id(owner)] = reference, site, finalizer
             return found[1]
 
-    def forget(self, place: int) -> None:
-        """An instance is gone."""
-        found = self._sites.pop(place, None)
-        if found is not None:
-            found[2].detach()
-            found[1].close()
-
     def configure(self, changes: Mapping[str, Any]) -> None:
         """Put changed options in force for all instances."""
         self.options = self.options.changed(changes)
@@ -145,9 +138,12 @@ class Function:
 
 
 def _gone(function: weakref.ref[Function], place: int, _: object) -> None:
-    found = function()
+    """An instance is."""
+    known = function()
+    found = None if known is None else known._sites.pop(place, None)
     if found is not None:
-        found.forget(place)
+        found[2].detach()
+        found[1].close()
 
 
 class Site:

@@ -53,8 +53,7 @@ class Loader(Generic[K, V]):
         place = self._place(key)
         if force or place not in self._loaded:
             future: futures.Future[V] = futures.Future()
-            outcome = (future, None, value) if isinstance(value, Exception) else (future, value, None)
-            futures.settle([outcome])
+            future.set_exception(value) if isinstance(value, Exception) else future.set_result(value)
             self._loaded[place] = future
         return self
 

@@ -67,31 +67,28 @@ class Channel:
         if not self.is_open:
             return
         if result is END:
-            self._end(None)
+            self.end(None)
         elif errors.is_exception(result):
-            self._end(errors.own(result))
+            self.end(errors.own(result))
         else:
             self.results.append(result)
             self._wake()
 
     def answered(self, parts: Sequence[Any]) -> list[futures.Settling]:
         """The function came to its end. There is no future to be settled."""
-        self._end(None)
+        self.end(None)
         return []
-
-    def refused(self, error: Exception) -> None:
-        """Nothing more will come, because of this."""
-        self._end(error)
 
     def close(self) -> None:
         """Nobody reads any more."""
         source, was_open = self.source, self.is_open
-        self._end(None)
+        self.end(None)
         self.results.clear()
         if was_open and source is not None:
             source.withdraw(self)
 
-    def _end(self, error: Exception | None) -> None:
+    def end(self, error: Exception | None) -> None:
+        """Nothing more will come, because of this, or as that was all."""
         if self.is_open:
             self.error = error
             self.is_open = False

@@ -91,10 +91,7 @@ def _run(channel: messages.Channel) -> int:
         channel.send(messages.Kind.FAILED, _dumped(error))
         return 1
     channel.send(messages.Kind.READY, payload.dump(None))
-
-    def answer(kind: messages.Kind, body: payload.Payload) -> tuple[messages.Kind, payload.Payload]:
-        return _answer(instance, kind, body, prepare_main)
-
+    answer = functools.partial(_answer, instance, prepare_main)
     # Other models may mean anything by that name.
     while channel.next_kind() is not messages.Kind.BYTES:
         channel.send(*answer(*channel.receive()))
@@ -105,7 +102,7 @@ def _run(channel: messages.Channel) -> int:
 
 
 def _answer(
-    instance: Callable[..., Any], kind: messages.Kind, body: payload.Payload, prepare_main: Callable[[], None]
+    instance: Callable[..., Any], prepare_main: Callable[[], None], kind: messages.Kind, body: payload.Payload
 ) -> tuple[messages.Kind, payload.Payload]:
     try:
         if kind is messages.Kind.BYTES:
