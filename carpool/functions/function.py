@@ -47,6 +47,9 @@ _STEP = 0.002
 
 _numbers = itertools.count(1)
 
+# Held while a site or a batcher is made. Reentrant, as the garbage collector may come round and call.
+_making = threading.RLock()
+
 
 class Binding(enum.Enum):
     """What a function is called on."""
@@ -82,7 +85,6 @@ class Function:
         self.asks_cache_at_calls = chosen.cache is not None and not chosen.cache_is_async
         self.copies = len(function.workers) if isinstance(function, pool.Processes) else 1
         """How many models it has, each of which is to be warmed up."""
-        self._lock = threading.RLock()  # the garbage collector may come round and call
         self._sites: dict[int, tuple[Callable[[], object], Site, weakref.finalize[Any, Any]]] = {}
 
     @property
@@ -121,7 +123,7 @@ class Function:
                 reference = weakref.ref(owner, functools.partial(_gone, weakref.ref(self), id(owner)))
             except TypeError:
                 return self.site()
-        with self._lock:
+        with _making:
             found = self._sites.get(id(owner))
             if found is None or found[0]() is not owner:
                 site = Site(self.name, self.kind, self.plain, self.options, is_for_all=owner is None)
@@ -162,7 +164,6 @@ class Site:
         self._is_async = kind.is_async
         self._models = plain if isinstance(plain, pool.Processes) else None
         self._compute = functools.partial(kind.run, plain)
-        self._lock = threading.RLock()  # the garbage collector may come round and call
         self._batchers: dict[AbstractEventLoop | None, batcher.Batcher] = {}
         self._recent: batcher.Batcher | None = None
         self._recent_loop: AbstractEventLoop | None = None
@@ -209,7 +210,7 @@ class Site:
         return closing
 
     def _made(self, loop: AbstractEventLoop | None) -> batcher.Batcher:
-        with self._lock:
+        with _making:
             found = self._batchers.get(loop)
             if found is not None:
                 return found
@@ -297,6 +298,8 @@ def _wait_for_answers(busy: Sequence[batcher.Batcher]) -> bool:
 
 
 def _after_fork() -> None:
+    global _making
+    _making = threading.RLock()  # a thread that is not in this process may have had it
     for each in list(batcher.live):
         each.after_fork()
 

@@ -15,6 +15,7 @@ import contextlib
 import contextvars
 import functools
 import gc
+import os
 import sys
 import threading
 import time
@@ -104,6 +105,16 @@ _FIRST_LOOK = 0.05
 
 # Held while a wait is noted and looked at: of several that wait for each other the last one sees the others.
 _noting = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Another thread may have held it, and is not there any more."""
+    global _noting
+    _noting = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Waits(list["Wait"]):

@@ -290,6 +290,66 @@ say("done")
     assert said == ["done"]
 
 
+@both
+def test_a_fork_while_another_thread_makes_the_first_call(name: str) -> None:
+    said = run_program(
+        FUNCTIONS
+        + f"""
+from carpool.functions import batcher
+making, forked = threading.Event(), threading.Event()
+def make_tracing(made):
+    making.set()
+    forked.wait(10)
+release.set()
+batcher.trace_all(make_tracing)
+thread = threading.Thread(target=lambda: say({name}(1).result(5)))
+thread.start()
+making.wait()
+batcher.trace_all(None)
+in_child(lambda: say("child", {name}(2).result(5)))
+forked.set()
+thread.join()
+"""
+    )
+    assert said == ["child 4", "2"]
+
+
+def test_a_fork_while_another_thread_looks_who_waits_for_whom() -> None:
+    said = run_program(
+        """
+from carpool.functions import waiting
+
+@carpool.batched
+def inner(items):
+    return [2 * item for item in items]
+
+@carpool.batched
+def outer(items):
+    return [inner(item).result(5) for item in items]
+
+looking, forked = threading.Event(), threading.Event()
+def look():
+    with waiting._noting:
+        looking.set()
+        forked.wait(10)
+thread = threading.Thread(target=look)
+thread.start()
+looking.wait()
+pid = os.fork()
+if not pid:
+    # It would get the identifier of the thread that looks, which may take the lock again.
+    threading.Thread(target=forked.wait, args=(10,), daemon=True).start()
+    say(outer(1).result(5))
+    os._exit(0)
+os.waitpid(pid, 0)
+forked.set()
+thread.join()
+say(outer(2).result(5))
+"""
+    )
+    assert said == ["2", "4"]
+
+
 def test_a_fork_in_the_midst_of_taking_calls_while_a_batch_ends() -> None:
     """What makes calls equal may be anybody's code, and the end of a batch waits behind it."""
     said = run_program(
