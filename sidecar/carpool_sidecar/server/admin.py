@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ _BODY_SECONDS = 10.0
 _LATEST_BEGINNING_SECONDS = 15.0
 
 
+@dataclasses.dataclass
 class Admin:
     """Makes the admin application.
 
@@ -37,32 +39,20 @@ class Admin:
     live page shows, and `clients` are told of requests.
     """
 
-    def __init__(
-        self,
-        settings: Callable[[], config.Settings],
-        apply: Callable[[config.Settings], None],
-        drain: Callable[[], Awaitable[object]],
-        life: lifecycle.Lifecycle,
-        ready: readiness.Readiness,
-        counters: metrics.Metrics,
-        learned: Callable[[], Mapping[str, float]],
-        arrivals: Callable[[], Callable[[], bytes]],
-        stream: event_stream.EventStream,
-        clients: admin_clients.Clients,
-    ) -> None:
-        self._settings = settings
-        self._apply = apply
-        self._drain = drain
-        self._life = life
-        self._ready = ready
-        self._metrics = counters
-        self._clients = clients
-        self._learned = learned
-        self._arrivals = arrivals
-        self._access = admin_access.Access(settings)
-        self._live = live_view.LiveView(stream, self._access.may_write)
+    settings: Callable[[], config.Settings]
+    apply: Callable[[config.Settings], None]
+    drain: Callable[[], Awaitable[object]]
+    life: lifecycle.Lifecycle
+    ready: readiness.Readiness
+    counters: metrics.Metrics
+    learned: Callable[[], Mapping[str, float]]
+    arrivals: Callable[[], Callable[[], bytes]]
+    stream: event_stream.EventStream
+    clients: admin_clients.Clients
+    _draining: asyncio.Future[object] | None = None  # what POST /drain started
+
+    def __post_init__(self) -> None:
         self._drain_waits = admin_clients.DrainWaits()
-        self._draining: asyncio.Future[object] | None = None  # what POST /drain started
 
     def application(self) -> web.Application:
         """The aiohttp application with all routes."""
@@ -70,10 +60,10 @@ class Admin:
         app = web.Application(
             client_max_size=_MAX_CONFIG_BYTES,
             handler_args={"handler_cancellation": True},
-            middlewares=[self._clients.look_on, admin_access.keep_out],
+            middlewares=[self.clients.look_on, admin_access.keep_out],
         )
         app.router.add_get("/", self._index)
-        app.router.add_get("/events", self._live.events)
+        app.router.add_get("/events", self._events)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._render_metrics)
@@ -86,7 +76,7 @@ class Admin:
         return app
 
     async def _index(self, request: web.Request) -> web.Response:
-        shown = self._live.page(request)
+        shown = live_view.page(request)
         if shown is not None:
             return shown
         text = (
@@ -95,41 +85,44 @@ class Admin:
         )
         return web.Response(text=text, headers={"Vary": "Accept"})
 
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        return await live_view.events(request, self.stream, admin_access.may_write(request, self.settings()))
+
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        if self._life.draining:
+        if self.life.draining:
             return web.Response(status=503, text="shutting down\n")
-        is_ready = await self._ready.check()
-        self._metrics.ready.set(is_ready)
+        is_ready = await self.ready.check()
+        self.counters.ready.set(is_ready)
         if is_ready:
             return web.Response(text="ok\n")
-        return web.Response(status=503, text=f"predictor not ready: {self._ready.last_error}\n")
+        return web.Response(status=503, text=f"predictor not ready: {self.ready.last_error}\n")
 
     async def _render_metrics(self, request: web.Request) -> web.Response:
         headers = {"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
-        return web.Response(body=self._metrics.render(), headers=headers)
+        return web.Response(body=self.counters.render(), headers=headers)
 
     async def _show_config(self, request: web.Request) -> web.Response:
-        settings = self._settings()
+        settings = self.settings()
         about = {
             "version": carpool_sidecar.__version__,
             "live": settings.live,
             "running_policy": "adaptive" if settings.is_adaptive else "window",
-            "learned": self._learned(),
+            "learned": self.learned(),
         }
         return _json({**about, **settings.model_dump()})
 
     async def _change_config(self, request: web.Request) -> web.Response:
-        self._access.check_may_write(request)
+        admin_access.check_may_write(request, self.settings())
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await request.read()
             changes = msgspec.json.decode(body, type=dict[str, Any])
             steps.at_once(json_members.find(body))  # refuses what names a member twice: the decoder keeps the last
-            before = self._settings()
-            self._apply(before.changed(changes))
+            before = self.settings()
+            self.apply(before.changed(changes))
         except TimeoutError:
             return _json({"error": f"the body did not arrive within {_BODY_SECONDS:g} s"}, status=408)
         except RecursionError:
@@ -138,23 +131,23 @@ class Admin:
             return _json({"error": f"the body has more than {json_members.MOST} members"}, status=400)
         except (msgspec.MsgspecError, ValueError, errors.BadRequest) as error:
             return _json({"error": str(error)}, status=400)
-        now = self._settings()
+        now = self.settings()
         if any(getattr(now, name) != getattr(before, name) for name in now.live):
-            self._metrics.settings_changes.inc()
+            self.counters.settings_changes.inc()
         return await self._show_config(request)
 
     async def _show_arrivals(self, request: web.Request) -> web.Response:
         # There may be megabytes, and callers of the data port wait for this thread meanwhile.
-        body = await asyncio.to_thread(self._arrivals())
+        body = await asyncio.to_thread(self.arrivals())
         return web.Response(body=body, content_type="application/jsonl")
 
     async def _show_drain(self, request: web.Request) -> web.Response:
-        return _json({"phase": self._life.phase.value, "active": self._life.active})
+        return _json({"phase": self.life.phase.value, "active": self.life.active})
 
     async def _start_drain(self, request: web.Request) -> web.Response:
-        self._access.check_may_write(request)
+        admin_access.check_may_write(request, self.settings())
         if self._draining is None:  # a task of its own: the grace period counts in it, and callers may leave
-            self._draining = asyncio.ensure_future(self._drain())
+            self._draining = asyncio.ensure_future(self.drain())
         await asyncio.wait([self._draining])
         return await self._show_drain(request)
 
@@ -163,17 +156,17 @@ class Admin:
 
         A GET that changes nothing, because a kubelet's httpGet hook comes from outside the pod.
         """
-        longest = self._settings().grace_period
+        longest = self.settings().grace_period
         patience = min(_LATEST_BEGINNING_SECONDS, longest)
         address = request.remote or ""
-        if not await self._drain_waits.wait(lambda: self._life.until_drained(patience), address, longest):
+        if not await self._drain_waits.wait(lambda: self.life.until_drained(patience), address, longest):
             text = "the most requests that may wait for the drain do; addresses with the fewest of them come first\n"
             return web.Response(status=503, text=text)
-        if self._life.phase is lifecycle.Phase.DRAINED:
+        if self.life.phase is lifecycle.Phase.DRAINED:
             return web.Response(text="drained\n")
-        if self._life.phase is lifecycle.Phase.SERVING:
+        if self.life.phase is lifecycle.Phase.SERVING:
             return web.Response(text=f"not draining: nothing to wait for, as no drain began within {patience:g} s\n")
-        text = f"not drained within the grace period; requests and streams still open: {self._life.active}\n"
+        text = f"not drained within the grace period; requests and streams still open: {self.life.active}\n"
         return web.Response(status=503, text=text)
 
 

@@ -33,33 +33,29 @@ _INSIDE: Final = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::fff
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Access:
-    """Judges requests by the `settings` now in force."""
+def check_may_write(request: web.Request, chosen: config.Settings) -> None:
+    """Raises the answer to a request that may change nothing."""
+    objection = objection_to_writing(request.headers)
+    if objection is not None:
+        raise web.HTTPForbidden(text=objection + "\n")
+    if objection := _lacks_token(request, chosen):
+        raise web.HTTPUnauthorized(text=objection + "\n", headers={"WWW-Authenticate": "Bearer"})
+    if not may_write(request, chosen):
+        text = "changes are allowed from inside the pod only; --admin-write any lifts that\n"
+        raise web.HTTPForbidden(text=text)
 
-    def __init__(self, settings: Callable[[], config.Settings]) -> None:
-        self._settings = settings
 
-    def check_may_write(self, request: web.Request) -> None:
-        """Raises the answer to a request that may change nothing."""
-        objection = objection_to_writing(request.headers)
-        if objection is not None:
-            raise web.HTTPForbidden(text=objection + "\n")
-        if objection := self._lacks_token(request):
-            raise web.HTTPUnauthorized(text=objection + "\n", headers={"WWW-Authenticate": "Bearer"})
-        if not self.may_write(request):
-            text = "changes are allowed from inside the pod only; --admin-write any lifts that\n"
-            raise web.HTTPForbidden(text=text)
+def may_write(request: web.Request, chosen: config.Settings) -> bool:
+    """Whether a request's sender may change settings."""
+    if chosen.admin_token_file:
+        return not _lacks_token(request, chosen)
+    return chosen.admin_write == "any" or _is_inside(request.remote or "")
 
-    def may_write(self, request: web.Request) -> bool:
-        """Whether a request's sender may change settings."""
-        if self._settings().admin_token_file:
-            return not self._lacks_token(request)
-        return self._settings().admin_write == "any" or _is_inside(request.remote or "")
 
-    def _lacks_token(self, request: web.Request) -> str:
-        """Why a request lacks the token that changes take; "" if it has it, or if they take none."""
-        path = self._settings().admin_token_file
-        return objection_to_token(request.headers, path) if path else ""
+def _lacks_token(request: web.Request, chosen: config.Settings) -> str:
+    """Why a request lacks the token that changes take; "" if it has it, or if they take none."""
+    path = chosen.admin_token_file
+    return objection_to_token(request.headers, path) if path else ""
 
 
 @web.middleware

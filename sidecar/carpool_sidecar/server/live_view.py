@@ -6,11 +6,11 @@ Reading is open to all who reach the admin port, as it is for metrics, but not t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from aiohttp import web
 
-from carpool_sidecar.live import event_stream, page
+from carpool_sidecar.live import event_stream
+from carpool_sidecar.live import page as live_page
 from carpool_sidecar.server import unread
 
 _HTML = "text/html"
@@ -25,40 +25,34 @@ _HEADERS = {
 }
 
 
-class LiveView:
-    """The two handlers. `may_write` tells whether a request's sender may change settings."""
+def page(request: web.Request) -> web.Response | None:
+    """The page, for a browser; None for a program, which does not say that it reads HTML."""
+    if _HTML not in request.headers.get("Accept", ""):
+        return None
+    shown = live_page.load()
+    headers = {**_HEADERS, "Content-Security-Policy": shown.policy, "Vary": "Accept"}
+    return web.Response(body=shown.body, content_type=_HTML, charset="utf-8", headers=headers)
 
-    def __init__(self, stream: event_stream.EventStream, may_write: Callable[[web.Request], bool]) -> None:
-        self._stream = stream
-        self._may_write = may_write
 
-    def page(self, request: web.Request) -> web.Response | None:
-        """The page, for a browser; None for a program, which does not say that it reads HTML."""
-        if _HTML not in request.headers.get("Accept", ""):
-            return None
-        shown = page.load()
-        headers = {**_HEADERS, "Content-Security-Policy": shown.policy, "Vary": "Accept"}
-        return web.Response(body=shown.body, content_type=_HTML, charset="utf-8", headers=headers)
+async def events(request: web.Request, stream: event_stream.EventStream, may_write: bool) -> web.StreamResponse:
+    """The stream, until the viewer, who may change settings or not, or the sidecar leaves."""
+    try:
+        with stream.viewer() as viewer:
+            return await _send(request, viewer, stream.first_message(may_write))
+    except event_stream.Full as error:
+        raise web.HTTPServiceUnavailable(text=f"{error}\n", headers={"Retry-After": "10"}) from None
 
-    async def events(self, request: web.Request) -> web.StreamResponse:
-        """The stream, until the viewer or the sidecar leaves."""
-        try:
-            with self._stream.viewer() as viewer:
-                return await self._send(request, viewer)
-        except event_stream.Full as error:
-            raise web.HTTPServiceUnavailable(text=f"{error}\n", headers={"Retry-After": "10"}) from None
 
-    async def _send(self, request: web.Request, viewer: event_stream.Viewer) -> web.StreamResponse:
-        response = web.StreamResponse(headers={**_HEADERS, "X-Accel-Buffering": "no"})
-        response.content_type = "text/event-stream"
-        await response.prepare(request)
-        message: bytes | None = self._stream.first_message(self._may_write(request))
-        try:
-            while message is not None:
-                async with asyncio.timeout(_PATIENCE):
-                    await response.write(message)
-                message = await viewer.next()
-        except (TimeoutError, ConnectionError):  # it reads no more
-            if request.transport is not None:
-                unread.reset(request.transport)
-        return response
+async def _send(request: web.Request, viewer: event_stream.Viewer, message: bytes | None) -> web.StreamResponse:
+    response = web.StreamResponse(headers={**_HEADERS, "X-Accel-Buffering": "no"})
+    response.content_type = "text/event-stream"
+    await response.prepare(request)
+    try:
+        while message is not None:
+            async with asyncio.timeout(_PATIENCE):
+                await response.write(message)
+            message = await viewer.next()
+    except (TimeoutError, ConnectionError):  # it reads no more
+        if request.transport is not None:
+            unread.reset(request.transport)
+    return response
