@@ -32,7 +32,7 @@ from carpool_sidecar.protocols import steps as in_steps
 from carpool_sidecar.server import listening, predict, responses
 from carpool_sidecar.server.http1 import bodies as request_bodies
 from carpool_sidecar.server.http1 import connection as connections
-from carpool_sidecar.server.http1 import heads, requests
+from carpool_sidecar.server.http1 import handler, heads, requests
 from carpool_sidecar.server.http1 import server as http1
 from tests import loopback
 
@@ -133,7 +133,7 @@ async def own_microseconds(
     )
     plain_requests = requests.PlainRequests(rules, calls_driver, clock)
     limit = listening.ConnectionLimit(_BATCH, lambda: None)
-    nobody = cast(connections.Handler, None)  # all requests are plain
+    nobody = cast(handler.Handler, None)  # all requests are plain
     server = http1.Server(chosen, plain_requests, nobody, limit)
     opened = [connections.Connection(server) for _ in range(_BATCH)]
     for connection in opened:

@@ -31,7 +31,6 @@ histograms are kept as `carpool.measures` does.
 | `server.http1.requests.Predictions` | what the answers of the latest batch begin with | each answer |
 | `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
 | `server.admin_clients.Clients` | connections of the admin port | its listener; requests; its timer |
-| `server.admin_clients._Client` | since when one of them asks, or asks nothing | `Clients` |
 | `server.admin_clients.DrainWaits` | who waits for the end of a drain | `/drained` |
 | `server.unread.Watch` | all connections of its ports | their listeners; its timer |
 | `server.unread.Progress` | since when a client has taken nothing, the most it took at once | `Watch` |

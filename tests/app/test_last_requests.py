@@ -145,4 +145,4 @@ async def test_a_connection_is_closed_behind_its_last_answer_when_its_client_is_
 
 
 def connections(bench) -> int:
-    return bench.sidecar._http.open
+    return bench.sidecar._http.crowd().open

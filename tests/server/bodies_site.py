@@ -17,8 +17,8 @@ Send = Callable[[str, bytes], Awaitable["Connection"]]
 CHUNKED = "Transfer-Encoding: chunked"
 
 
-class Site:
-    """Answers requests by reading their bodies, and keeps what came of it. Implements `connection.Handler`."""
+class Site(handler.Handler):
+    """Answers requests by reading their bodies, and keeps what came of it."""
 
     def __init__(self) -> None:
         self.memory = ledger.Ledger(4_000_000)

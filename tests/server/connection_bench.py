@@ -197,8 +197,8 @@ class Asked:
         """It waits for ever."""
 
 
-class Handler:
-    """Implements `connection.Handler`: `asked` are the requests that are not answered here."""
+class Handler(handler.Handler):
+    """`asked` are the requests that are not answered here."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -281,7 +281,7 @@ class Bench:
         self.rules = predict.PredictRules(self.settings, limits, self.bodies, ways, self.life, self.metrics)
         self.requests = requests.PlainRequests(self.rules, self.driver, lambda: self.now)
         self.reader: heads.Reader | None = heads.Reader(self.rules)
-        self.handler: connections.Handler = Handler()
+        self.handler: handler.Handler = Handler()
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout
         self.connections: set[connections.Connection] = set()
 

@@ -11,7 +11,6 @@ from carpool.scheduling import ledger
 from carpool_sidecar import config, drain, metrics
 from carpool_sidecar.server import listening, predict
 from carpool_sidecar.server.http1 import bodies, exchange, handler, messages, relay, requests
-from carpool_sidecar.server.http1 import connection as connections
 from carpool_sidecar.server.http1 import server as http1
 from carpool_sidecar.upstream import connection, predictor, readiness
 from tests import loopback
@@ -28,7 +27,7 @@ def rules_of(settings: config.Settings, memory: ledger.Ledger) -> predict.Predic
 
 @asynccontextmanager
 async def serving(
-    answering: connections.Handler, memory: ledger.Ledger, **chosen: Any
+    answering: handler.Handler, memory: ledger.Ledger, **chosen: Any
 ) -> AsyncIterator[tuple[http1.Server, int]]:
     """A server that batches nothing, and its port."""
     settings = config.Settings(policy="window", enable_batcher=False, **chosen)
@@ -70,8 +69,8 @@ class Front:
         await self._streams.close()
 
 
-class ReadingFirst:
-    """Implements `connection.Handler`: passes requests on with bodies that were read before."""
+class ReadingFirst(handler.Handler):
+    """Passes requests on with bodies that were read before."""
 
     def __init__(self, relays: relay.Relays, limits: bodies.Limits) -> None:
         self._relays = relays
@@ -81,9 +80,9 @@ class ReadingFirst:
         return messages.read_head(text)
 
     def begin(self, asked: exchange.Exchange) -> None:
-        asked.cancel = asyncio.get_running_loop().create_task(self._pass_on(asked)).cancel
+        asked.cancel = asyncio.get_running_loop().create_task(self._read_first(asked)).cancel
 
-    async def _pass_on(self, asked: exchange.Exchange) -> None:
+    async def _read_first(self, asked: exchange.Exchange) -> None:
         body = await handler.read_body(asked, self._limits)
         relay.Relay(self._relays, asked, lambda error: None, body).start()
 

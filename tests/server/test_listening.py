@@ -33,7 +33,7 @@ class Protocol(asyncio.Protocol):
 
 
 class Crowd:
-    """Who is in: `before` were there already, and so many have asked."""
+    """Who is in: `before` were there already, and so many have asked. Called, it tells."""
 
     def __init__(self, before: int = 0) -> None:
         self.before = before
@@ -41,9 +41,8 @@ class Crowd:
         self.waiting = self.gone = 0
         self.transports: list[asyncio.BaseTransport] = []
 
-    @property
-    def open(self) -> int:
-        return self.before + len(self.transports)
+    def __call__(self) -> listening.Crowd:
+        return listening.Crowd(self.before + len(self.transports), self.asked, self.waiting)
 
     def make(self) -> Protocol:
         return Protocol(self)
@@ -59,7 +58,7 @@ def clients() -> Iterator[list[socket.socket]]:
 
 async def listen(crowd: Crowd) -> tuple[listening.Listener, int]:
     port = loopback.free_port()
-    (listener,) = await listening.listen("127.0.0.1", port, CALLERS, crowd.make, crowd)
+    (listener,) = await listening.listen(("127.0.0.1", port), CALLERS, crowd.make, crowd)
     return listener, port
 
 
@@ -112,9 +111,7 @@ async def test_callers_are_let_in_slowly_while_many_wait_for_answers(clients: li
     ],
 )
 def test_those_who_are_in_have_to_be_served_before_as_many_come(before: int, asked: int, allowed: int) -> None:
-    crowd = Crowd(before)
-    crowd.waiting = 256
-    assert listening.allowance(crowd, asked) == allowed
+    assert listening.allowance(listening.Crowd(before, 0, waiting=256), asked) == allowed
 
 
 async def test_somebody_is_let_in_when_files_ran_out_and_are_there_again(
@@ -181,7 +178,7 @@ async def test_who_was_let_in_just_before_the_end_and_has_asked_is_answered(clie
     client = socket.create_connection(("127.0.0.1", port))
     clients.append(client)
     client.sendall(connection_bench.post(b"{}"))
-    while not server.open:  # noqa: ASYNC110
+    while not server.crowd().open:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await server.close(1.0)
     assert client.recv(100).startswith(b"HTTP/1.1 400 ")
@@ -227,7 +224,7 @@ async def test_who_has_asked_by_the_end_is_told_however_long_ago_it_connected(
 ) -> None:
     server, port = closing
     clients += [socket.create_connection(("127.0.0.1", port)) for _ in range(CALLERS // 4)]
-    while server.open < len(clients):  # noqa: ASYNC110
+    while server.crowd().open < len(clients):  # noqa: ASYNC110
         await asyncio.sleep(0)
     for _ in range(TURNS):
         await asyncio.sleep(0)
@@ -255,7 +252,7 @@ async def test_who_has_just_connected_and_asks_a_moment_later_is_told(
     request = connection_bench.post()
     client = socket.create_connection(("127.0.0.1", port))
     clients.append(client)
-    while not server.open:  # noqa: ASYNC110
+    while not server.crowd().open:  # noqa: ASYNC110
         await asyncio.sleep(0)
     client.sendall(request[:begun])
     ended = asyncio.create_task(server.close(3600.0))
@@ -275,7 +272,7 @@ async def test_who_asks_in_the_last_moment_of_its_time_to_do_so_is_told(
     server, port = closing
     client = socket.create_connection(("127.0.0.1", port))
     clients.append(client)
-    while not server.open:  # noqa: ASYNC110
+    while not server.crowd().open:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
     def ask_late() -> None:

@@ -170,11 +170,8 @@ async def test_whoever_comes_in_by_a_listener_is_watched_until_its_end() -> None
             transports.append(talker)
             talker.write(b"x" * 10_000_000)
 
-    class Crowd:
-        open = asked = waiting = 0
-
     port = loopback.free_port()
-    (listener,) = await listening.listen("127.0.0.1", port, 10, Talker, Crowd(), limit)
+    (listener,) = await listening.listen(("127.0.0.1", port), 10, Talker, limit=limit)
     deaf, leaver = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
     while len(watch._clients) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0)

@@ -303,9 +303,9 @@ class Sidecar:
         )
         await runner.setup()
         if runner.server is not None:
-            clients, chosen = self._admin_clients, self.settings
+            came, chosen = self._admin_clients.came, self.settings
             self._admin_listeners += await listening.listen(
-                chosen.admin_host, chosen.admin_port, _BACKLOG, runner.server, limit=clients
+                (chosen.admin_host, chosen.admin_port), _BACKLOG, runner.server, came=came
             )
 
     def _report(self, error: Exception) -> None:

@@ -49,15 +49,6 @@ class _Client:
     def is_gone(self) -> bool:
         return self.socket is not None and self.socket.fileno() < 0
 
-    def begin(self, path: str, now: float) -> None:
-        """A request begins."""
-        self.has_asked = self.is_asking = True
-        self.is_lasting, self.since = path in _LASTING, now
-
-    def end(self, now: float) -> None:
-        """It is answered."""
-        self.is_asking, self.since = False, now
-
 
 class Clients:
     """Watches over all connections of the admin port, and by `watch` over those that take nothing.
@@ -73,12 +64,8 @@ class Clients:
         self._clients: dict[asyncio.Transport, _Client] = {}
         self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
 
-    def has_file(self, number: int) -> bool:
-        """Implements `listening.Limit`."""
-        return True
-
     def came(self, caller: socket.socket, transport: asyncio.Transport) -> None:
-        """Implements `listening.Limit`."""
+        """A caller is in; somebody else may have to go."""
         self._watch.add(caller, transport)
         self._client(transport).socket = caller
         if len(self._clients) > MOST:
@@ -95,11 +82,12 @@ class Clients:
         if request.transport is None:
             return await handler(request)
         client = self._client(request.transport)
-        client.begin(request.path, self._clock())
+        client.has_asked = client.is_asking = True
+        client.is_lasting, client.since = request.path in _LASTING, self._clock()
         try:
             return await handler(request)
         finally:
-            client.end(self._clock())
+            client.is_asking, client.since = False, self._clock()
 
     def stop(self) -> None:
         """Watch over nobody any more."""

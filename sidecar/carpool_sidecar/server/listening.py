@@ -20,7 +20,7 @@ import functools
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 from carpool.program import addresses
 from carpool_sidecar import files
@@ -52,26 +52,16 @@ _MOST_CONNECTIONS: Final = 10_000
 # What the sidecar needs for itself: ports, the way to the predictor, and what is the admin port's.
 _OWN_FILES: Final = 64
 
+Came = Callable[[socket.socket, asyncio.Transport], None]
 _Let = tuple[asyncio.BaseTransport, asyncio.Protocol]
 
 
-class Crowd(Protocol):
-    """Who is in, and what they ask."""
+class Crowd(NamedTuple):
+    """Who is in: `open` connections. Of their requests, so many were ever `asked`, and are `waiting` for an answer."""
 
-    @property
-    def open(self) -> int:
-        """Connections that are in."""
-        ...
-
-    @property
-    def asked(self) -> int:
-        """Requests that ever came."""
-        ...
-
-    @property
-    def waiting(self) -> int:
-        """Requests being handled."""
-        ...
+    open: int
+    asked: int
+    waiting: int
 
 
 def allowance(crowd: Crowd, asked: int) -> int:
@@ -79,18 +69,6 @@ def allowance(crowd: Crowd, asked: int) -> int:
     if crowd.waiting < _ENOUGH or not crowd.open:
         return MOST_IN_A_TURN
     return min(MOST_IN_A_TURN, 1 + asked * _NEWCOMERS // crowd.open)
-
-
-class Limit(Protocol):
-    """Who may come in, for one port or several together."""
-
-    def has_file(self, number: int) -> bool:
-        """Whether a caller may have the file of this number. If not, it is counted and told so."""
-        ...
-
-    def came(self, caller: socket.socket, transport: asyncio.Transport) -> None:
-        """A caller is in, until its socket is closed."""
-        ...
 
 
 class ConnectionLimit:
@@ -106,7 +84,7 @@ class ConnectionLimit:
         self._watch = watch
 
     def has_file(self, number: int) -> bool:
-        """Implements `Limit`."""
+        """Whether a caller may have the file of this number. If not, it is counted and told so."""
         if files.is_spared(number):
             log.warning("a client was refused: the limit of open files is reached")
             self._on_refused()
@@ -114,7 +92,7 @@ class ConnectionLimit:
         return True
 
     def came(self, caller: socket.socket, transport: asyncio.Transport) -> None:
-        """Implements `Limit`."""
+        """A caller is in, until its socket is closed."""
         if self._watch is not None:
             self._watch.add(caller, transport)
 
@@ -142,8 +120,9 @@ def usual_limit() -> int:
 class Listener:
     """Listens on one socket, which it closes in the end; each caller gets a protocol from `make`.
 
-    Without a `crowd` all who come are let in. When there are no more files to be had, nobody is let in for `rest`
-    seconds. Who may not come in by the `limit` is told the `refusal`.
+    `crowd` tells who is in; without it all who come are let in. When there are no more files to be had, nobody is let
+    in for `rest` seconds. Who may not come in by the `limit` is told the `refusal`; others are given to `came`, with
+    their transports, or to the limit.
     """
 
     # State: the connections that are being made; how much had been asked when callers were last let in; the timer while
@@ -152,10 +131,11 @@ class Listener:
         self,
         listening: socket.socket,
         make: Callable[[], asyncio.Protocol],
-        crowd: Crowd | None = None,
+        crowd: Callable[[], Crowd] | None = None,
         rest: float = _REST,
-        limit: Limit | None = None,
+        limit: ConnectionLimit | None = None,
         refusal: Callable[[], bytes] = bytes,
+        came: Came | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
@@ -164,8 +144,9 @@ class Listener:
         self._rest = rest
         self._limit = limit
         self._refusal = refusal
+        self._came = came or (None if limit is None else limit.came)
         self._arriving: set[asyncio.Task[_Let]] = set()
-        self._asked = 0 if crowd is None else crowd.asked
+        self._asked = 0 if crowd is None else crowd().asked
         self._resting: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._let_in)
 
@@ -178,8 +159,8 @@ class Listener:
         """Somebody waits outside. The event loop calls this once in each turn until nobody does."""
         room = MOST_IN_A_TURN
         if self._crowd is not None:
-            asked = self._crowd.asked
-            room, self._asked = allowance(self._crowd, asked - self._asked), asked
+            crowd = self._crowd()
+            room, self._asked = allowance(crowd, crowd.asked - self._asked), crowd.asked
         try:
             self._take_most(room)
         except OSError as error:
@@ -221,8 +202,8 @@ class Listener:
         if error is not None and not isinstance(error, OSError):  # an `OSError` is a caller who has left
             context = {"message": "a caller could not be let in", "exception": error}
             self._loop.call_exception_handler(context)
-        elif error is None and not arriving.cancelled() and self._limit is not None:
-            self._limit.came(caller, cast(asyncio.Transport, arriving.result()[0]))  # uvloop's is none by inheritance
+        elif error is None and not arriving.cancelled() and self._came is not None:
+            self._came(caller, cast(asyncio.Transport, arriving.result()[0]))  # uvloop's is none by inheritance
 
     async def close(self) -> None:
         """Let in those who wait outside, who are connected as far as they know, and nobody after them.
@@ -247,20 +228,20 @@ async def until_read() -> None:
 
 
 async def listen(
-    host: str,
-    port: int,
+    address: tuple[str, int],
     backlog: int,
     make: Callable[[], asyncio.Protocol],
-    crowd: Crowd | None = None,
-    limit: Limit | None = None,
+    crowd: Callable[[], Crowd] | None = None,
+    limit: ConnectionLimit | None = None,
     refusal: Callable[[], bytes] = bytes,
+    came: Came | None = None,
 ) -> list[Listener]:
-    """Listen on all addresses that a host has, as `Listener` does; raises `OSError` if the port is taken.
+    """Listen on a port of all addresses that a host has, as `Listener` does; raises `OSError` if it is taken.
 
     Up to `backlog` callers wait outside; the kernel turns more away.
     """
     found = []
-    for listening in addresses.bind(host, port):
+    for listening in addresses.bind(*address):
         listening.listen(backlog)
-        found.append(Listener(listening, make, crowd, limit=limit, refusal=refusal))
+        found.append(Listener(listening, make, crowd, limit=limit, refusal=refusal, came=came))
     return found

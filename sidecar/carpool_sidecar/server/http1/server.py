@@ -16,6 +16,7 @@ from carpool.runtime import deadline_timer
 from carpool_sidecar import config
 from carpool_sidecar.server import listening, responses
 from carpool_sidecar.server.http1 import connection as connections
+from carpool_sidecar.server.http1 import handler as handlers
 from carpool_sidecar.server.http1 import heads, requests
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
@@ -37,11 +38,11 @@ class Server:
         self,
         chosen: config.Settings,
         plain: requests.PlainRequests,
-        handler: connections.Handler,
+        answering: handlers.Handler,
         limit: listening.ConnectionLimit,
     ) -> None:
         self.requests = plain
-        self.handler = handler
+        self.handler = answering
         self.reader = heads.Reader(plain.rules) if chosen.enable_batcher else None
         self.keep_alive = chosen.keep_alive
         self.head_timeout = chosen.head_timeout
@@ -55,8 +56,9 @@ class Server:
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
         self._listeners += await listening.listen(
-            host, port, backlog, self._connection, self, self._limit, responses.too_many_connections
-        )
+            (host, port), backlog, lambda: connections.Connection(self), self.crowd, self._limit,
+            responses.too_many_connections,
+        )  # fmt: skip
 
     async def close(self, patience: float) -> None:
         """Accept nothing more and end all connections; last answers have `patience` seconds to be given and read.
@@ -86,9 +88,6 @@ class Server:
                     self._gone.clear()
                     await self._gone.wait()
 
-    def _connection(self) -> connections.Connection:
-        return connections.Connection(self)
-
     def joined(self, connection: connections.Connection) -> bool:
         """A client connected: whether it may stay."""
         if not self._limit.enter():
@@ -116,20 +115,9 @@ class Server:
             self._gone.set()
             self._limit.leave()
 
-    @property
-    def open(self) -> int:
-        """Connections that are here now."""
-        return len(self._connections)
-
-    @property
-    def asked(self) -> int:
-        """Requests that ever came to them."""
-        return self.requests.submitted
-
-    @property
-    def waiting(self) -> int:
-        """Requests being handled, here or elsewhere."""
-        return self.requests.memory.active
+    def crowd(self) -> listening.Crowd:
+        """Who is in, and what they ask."""
+        return listening.Crowd(len(self._connections), self.requests.submitted, self.requests.memory.active)
 
     def _go_round(self, now: float) -> float:
         """End connections whose time is up; returns when to look again."""

@@ -289,11 +289,6 @@ class Server:
         return len(self._clients)
 
     @property
-    def waiting(self) -> int:
-        """Requests being handled, here or elsewhere."""
-        return self.memory.active
-
-    @property
     def port(self) -> int:
         """The port in use, also where 0 was asked for; 0 unless somebody listens."""
         return self._listeners[0].port if self._listeners else 0
@@ -302,8 +297,13 @@ class Server:
         """Accept connections; raises `OSError` if the port is taken."""
         loop = asyncio.get_running_loop()
         self.turns = limits.Turns(loop.call_soon)
-        limit = self._connection_limit
-        self._listeners += await listening.listen(host, port, backlog, lambda: ServerProtocol(self), self, limit)
+        self._listeners += await listening.listen(
+            (host, port), backlog, lambda: ServerProtocol(self), self.crowd, self._connection_limit
+        )
+
+    def crowd(self) -> listening.Crowd:
+        """Who is in, and what they ask."""
+        return listening.Crowd(len(self._clients), self.asked, self.memory.active)
 
     def goaway(self) -> None:
         """Ask all clients to open no more streams on their connections, and close each when it has its answers.
