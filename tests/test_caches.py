@@ -43,7 +43,7 @@ FUNCTIONS = {
     "carpool_sidecar.protocols.lists.rules._path_pattern": "rules, which are the operator's",
     "carpool_sidecar.protocols.lists.rules.built_in": "nothing",
     "carpool_sidecar.protocols.tensors_from_v1.values._decoder": "how deep a model's inputs are",
-    "carpool_sidecar.server.responses._date": "the present second",
+    "carpool_sidecar.server.responses.date": "the present second",
 }
 
 # Dicts of objects, and what is in them: what is there now, or what has one size and a number.

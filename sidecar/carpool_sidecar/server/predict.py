@@ -54,6 +54,8 @@ class PredictRules:
         self.timings = timings
         self.bounds = bounds
         self.bodies = bodies
+        self.patience = unread.Patience(bounds, bodies.memory)
+        """How long callers may take over their answers."""
         self.routes = ways
         self.life = life
         self.metrics = counters
@@ -67,11 +69,6 @@ class PredictRules:
         self._goes_by_rpc = chosen.upstream == "triton-grpc"
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
         self._plain_dialect = responses.Dialect()
-
-    @property
-    def patience(self) -> unread.Patience:
-        """How long callers may take over their answers."""
-        return unread.Patience(self.bounds, self.bodies.memory)
 
     @property
     def looked_at(self) -> frozenset[str]:

@@ -128,8 +128,8 @@ class KServeDialect(Dialect):
 # Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
 LARGE: Final = 64 * 1024
 
-# RFC 9110, 6.4.1: these never have content.
-_BODILESS = frozenset({204, 304})
+BODILESS: Final[frozenset[int]] = frozenset({204, 304})
+"""Statuses whose answers have no body, whatever their heads say (RFC 9112, 6.3)."""
 
 
 def render(answer: Response, close: bool) -> list[bytes]:
@@ -138,7 +138,7 @@ def render(answer: Response, close: bool) -> list[bytes]:
     Only for headers of our own making, and values that came in a header: nothing is checked here.
     """
     start = heads[answer.status, answer.headers, close or answer.close, int(time.time())]
-    if answer.status in _BODILESS:
+    if answer.status in BODILESS:
         return [start + b"\r\n"]
     body = b"" if answer.status == http.HTTPStatus.RESET_CONTENT else answer.body
     head = b"%bContent-Length: %d\r\n\r\n" % (start, len(body))
@@ -164,7 +164,7 @@ def _write_head(told: tuple[int, calls.Headers, bool, int]) -> bytes:
     lines = [f"{name}: {value}\r\n" for name, value in headers]
     if close:
         lines.append("Connection: close\r\n")
-    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {_date(second)}\r\n".encode(
+    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {date(second)}\r\n".encode(
         errors="surrogateescape"
     )
 
@@ -173,7 +173,8 @@ heads: Final = caches.Cache("answer_heads", 256 * 1024, make=_write_head)
 
 
 @functools.lru_cache(maxsize=2)
-def _date(second: int) -> str:
+def date(second: int) -> str:
+    """A Unix time as the header Date has it."""
     return email.utils.formatdate(second, usegmt=True)
 
 

@@ -113,17 +113,9 @@ class Limits:
         self.read_timeout = read_timeout
         self.turns = worked or turns.Turns()
 
-    def check_size(self, size: int) -> None:
-        """Raises `errors.PayloadTooLarge` for a body of so many bytes if that is too many."""
+    def check(self, size: int, chunks: int = 0) -> None:
+        """Raises `errors.PayloadTooLarge` for too many bytes, `errors.BadRequest` if the chunks are too small."""
         if size > self.max_body_bytes:
             raise content_coding.too_large(self.max_body_bytes)
-
-    def grow(self, reservation: ledger.Reservation, count: int) -> None:
-        """Hold so many bytes more of a body; raises `errors.MemoryFull` if there is no room for them."""
-        self.memory.check_room(count)
-        reservation.add(count)
-
-    def check_chunks(self, count: int, size: int) -> None:
-        """Raises `errors.BadRequest` for so many bytes that came in so many chunks if these are too small."""
-        if count * _CHUNK_OVERHEAD > 2 * size + _FREE_OVERHEAD:
-            raise errors.BadRequest(f"the body comes in too small chunks: {size} bytes in {count} of them")
+        if chunks * _CHUNK_OVERHEAD > 2 * size + _FREE_OVERHEAD:
+            raise errors.BadRequest(f"the body comes in too small chunks: {size} bytes in {chunks} of them")

@@ -7,7 +7,6 @@ comes. Whoever answers writes a complete answer, or one piece by piece. Both sid
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
@@ -18,20 +17,6 @@ from carpool_sidecar.server.http1 import bodies, messages, tunnel
 _NOTHING: Final = bodies.Dropped()  # of all requests whose body nobody reads
 _MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Stage(enum.Enum):
-    """How far an answer is."""
-
-    WAITING = "nothing of it was written"
-    BEGUN = "some of it was written"
-    OVER = "it is complete, or nobody waits for it"
-
-
-# As the compiled modules know them without a look-up.
-WAITING: Final = Stage.WAITING
-BEGUN: Final = Stage.BEGUN
-OVER: Final = Stage.OVER
 
 
 class Consumer(Protocol):
@@ -88,13 +73,14 @@ class Exchange:
 
     `unread` is what came of its body and nobody took; it counts. `wants_more` is whether more of it is wanted, `broken`
     says what is wrong with the rest, and `is_continued` is set once the caller was told to send it. `held` are the
-    bytes that count for it. `cancel` is called if the caller leaves before the answer is complete.
+    bytes that count for it. `cancel` is called if the caller leaves before the answer is complete. The answer
+    `is_begun` once some of it was written, and both that and `is_over` once it is complete, or nobody waits for it.
     """
 
     # State: those; the consumer, if there is one; whoever waits for news of the body.
     __slots__ = (
-        "_waiter", "answered_at", "broken", "cancel", "connection", "consumer", "head", "held", "is_closing",
-        "is_continued", "reader", "stage", "started", "unread", "wants_more",
+        "_waiter", "answered_at", "broken", "cancel", "connection", "consumer", "head", "held", "is_begun",
+        "is_closing", "is_continued", "is_over", "reader", "started", "unread", "wants_more",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, head: messages.RequestHead, started: float) -> None:
@@ -109,15 +95,9 @@ class Exchange:
         self.wants_more = True
         self.held = 0
         self.broken = ""
-        self.is_continued = False
-        self.stage = WAITING
+        self.is_continued = self.is_begun = self.is_over = False
         self.answered_at = 0.0
         self.is_closing = not head.keep_alive
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the answer is complete, or nobody waits for it; whoever is called may have made it so."""
-        return self.stage is OVER
 
     # --- what the connection calls -----------------------------------------------------------------------------
 
@@ -146,18 +126,8 @@ class Exchange:
         self.broken = words
         self.is_closing = True
         self._tell()
-        if self.consumer is not None and self.stage is not OVER:
-            self.consumer.broken(words)
-
-    def expire(self, now: float, quiet_since: float, patience: float) -> None:
-        """As `Consumer.expire`."""
         if self.consumer is not None:
-            self.consumer.expire(now, quiet_since, patience)
-
-    def full(self, is_full: bool) -> None:
-        """Whether the caller takes no more for now."""
-        if self.consumer is not None and self.stage is not OVER:
-            self.consumer.caller_full(is_full)
+            self.consumer.broken(words)
 
     def lost(self) -> None:
         """The caller is gone."""
@@ -169,7 +139,7 @@ class Exchange:
 
     def give_away(self) -> None:
         """This is no request any more: nobody waits for its answer, or protocols were switched."""
-        self.stage = OVER
+        self.is_begun = self.is_over = True
         self.consumer = self.cancel = self._waiter = None
         self._let_go()
 
@@ -188,11 +158,6 @@ class Exchange:
     # --- what whoever answers calls -------------------------------------------------------------------------------
 
     @property
-    def may_switch(self) -> bool:
-        """Whether what comes behind the request may be of another protocol."""
-        return "Upgrade" in self.head.headers
-
-    @property
     def expects_continue(self) -> bool:
         """Whether the caller waits to be told before it sends its body: until then nobody knows whether it will."""
         is_waiting = not self.is_continued and not self.reader.is_complete and not self.reader.chunks
@@ -206,7 +171,7 @@ class Exchange:
 
     def send_continue(self) -> None:
         """Let the caller go on with its body, if it waits for that."""
-        if self.expects_continue and self.stage is WAITING:
+        if self.expects_continue and not self.is_begun:
             self.is_continued = True
             self.connection.answers.write(_CONTINUE)
 
@@ -234,17 +199,12 @@ class Exchange:
 
     def write(self, data: bytes) -> None:
         """Write some of the answer."""
-        if self.stage is WAITING:
-            self.stage = BEGUN
+        self.is_begun = True
         self.connection.answers.write(data)
-
-    def inform(self, head: bytes) -> None:
-        """Write an informational answer, before the answer."""
-        self.connection.answers.write(head)
 
     def end(self, close: bool = False) -> None:
         """The answer is complete; with `close` the connection ends behind it."""
-        if self.stage is not OVER:
+        if not self.is_over:
             self.give_away()
             self.connection.answer_ended(self, close or self.is_closing)
 
@@ -262,7 +222,6 @@ class Exchange:
         if self.head.method == "HEAD":
             end = head.find(b"\r\n\r\n") + 4
             head, body = head[:end], []
-        self.stage = BEGUN
         self.connection.answers.write(head, b"".join(body))
         self.end(close)
 

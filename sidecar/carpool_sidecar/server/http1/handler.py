@@ -50,7 +50,7 @@ class Handler:
         self._heads: caches.Cache[bytes, messages.RequestHead] = caches.Cache("read_heads", _MOST_HEADS)
 
     def read_head(self, text: bytes) -> messages.RequestHead:
-        """As `messages.read_head`; heads repeat."""
+        """As `messages.read_head`, which raises `messages.Malformed`; heads repeat."""
         found = self._heads.get(text)
         if found is None:
             found = messages.read_head(text)
@@ -232,7 +232,7 @@ class Handler:
 
     def _bug(self, asked: exchange.Exchange) -> None:
         error = self._rules.bug()
-        if asked.stage is not exchange.WAITING:
+        if asked.is_begun:
             asked.connection.transport.abort()
         else:
             self._respond(asked, responses.Dialect().error(error))
@@ -248,7 +248,7 @@ async def read_body(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
     """
     is_coded = hdrs.CONTENT_ENCODING in asked.head.headers
     if asked.head.length is not None:
-        limits.check_size(asked.head.length)
+        limits.check(asked.head.length)
         limits.memory.check_room(asked.head.length - asked.unread.size)
         if asked.reader.is_complete and not is_coded:
             return b"".join(asked.take())
@@ -260,7 +260,11 @@ async def read_body(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
                 if not is_coded:
                     return body
                 reservation.add(len(body))
-                grow = functools.partial(limits.grow, reservation)
+
+                def grow(count: int) -> None:
+                    limits.memory.check_room(count)
+                    reservation.add(count)
+
                 work = content_coding.decoding(body, _codings(asked), limits.max_body_bytes, grow)
                 return await limits.turns.run(work)
         except TimeoutError:
@@ -270,8 +274,7 @@ async def read_body(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
 async def _collect(asked: exchange.Exchange, limits: bodies.Limits) -> bytes:
     parts = asked.unread
     while True:
-        limits.check_size(parts.size)
-        limits.check_chunks(asked.reader.chunks, parts.size)
+        limits.check(parts.size, asked.reader.chunks)
         limits.memory.check_room(0)
         if asked.reader.is_complete:
             return b"".join(asked.take())  # no copy if there is only one

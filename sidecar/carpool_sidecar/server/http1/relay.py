@@ -10,8 +10,6 @@ After `101 Switching Protocols` the same two connections are a `tunnel`.
 from __future__ import annotations
 
 import asyncio
-import email.utils
-import enum
 import logging
 import time
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import hop_by_hop
 from carpool_sidecar.server import headers as headers_
-from carpool_sidecar.server import unread
+from carpool_sidecar.server import responses, unread
 from carpool_sidecar.server.http1 import exchange, messages, tunnel
 from carpool_sidecar.upstream import connection as connections
 from carpool_sidecar.upstream import predictor
@@ -39,8 +37,6 @@ _LONGEST_STEP: Final = unread.LARGEST_STEP / unread.SLOWEST_STEPS
 _WITHOUT_BODY: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 # A server that does not expect a body may leave it unread, and take it for the next request.
 _WITHOUT_BODY_MOSTLY: Final[frozenset[str]] = _WITHOUT_BODY | {"DELETE"}
-# These have no body, whatever their heads say (RFC 9112, 6.3).
-_BODILESS: Final[frozenset[int]] = frozenset({204, 304})
 _CONTINUE: Final = 100
 _OK: Final = 200
 _NO_CONTENT: Final = 204
@@ -86,31 +82,16 @@ class Relays:
             each.close()
 
 
-class Framing(enum.Enum):
-    """How the caller finds the end of its answer."""
-
-    NONE = "there is no body, or no answer yet"
-    LENGTH = "by its length"
-    CHUNKS = "by its last chunk"
-    CLOSE = "by the end of the connection"
-
-
-# As the compiled modules know them without a look-up.
-_NONE: Final = Framing.NONE
-_LENGTH: Final = Framing.LENGTH
-_CHUNKS: Final = Framing.CHUNKS
-_CLOSE: Final = Framing.CLOSE
-
-
 class Relay:
     """Implements `exchange.Consumer` and `connections.Receiver`: what comes from one goes to the other."""
 
     # State of the request: _unsent pieces wait for a connection, with so many bytes _waiting of the body; so many are
     # _missing, where that is known; _is_whole once there are no more; _is_again on the second try. Of the answer:
-    # _status, 0 until its head came; its _framing; _close behind it.
+    # _status, 0 until its head came; whether the caller finds its end by its length, or it goes in chunks; _close
+    # behind it.
     __slots__ = (
-        "_ask", "_close", "_connection", "_exchange", "_framing", "_is_again", "_is_whole", "_known", "_missing",
-        "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade", "_waiting",
+        "_ask", "_close", "_connection", "_exchange", "_has_length", "_in_chunks", "_is_again", "_is_whole", "_known",
+        "_missing", "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade", "_waiting",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -127,10 +108,8 @@ class Relay:
         self._unsent = [self._ask, known] if known else [self._ask]
         self._is_whole = known is not None
         self._missing = head.length or 0
-        self._waiting = 0
-        self._is_again = self._close = False
-        self._framing = _NONE
-        self._status = 0
+        self._is_again = self._close = self._has_length = self._in_chunks = False
+        self._status = self._waiting = 0
 
     def start(self) -> None:
         """Begin, with what came of the request so far."""
@@ -254,7 +233,7 @@ class Relay:
         elif not self._is_whole and now - quiet_since > patience + _LONGEST_STEP:
             self._exchange.is_closing = True
             self._end_without(errors.UpstreamTimeout("the predictor did not take the request in time"))
-        elif self._is_whole and self._framing is _LENGTH:
+        elif self._is_whole and self._has_length:
             log.warning("the predictor's answer stopped, the caller's connection is reset")
             self._drop()
             self._reset()
@@ -279,7 +258,8 @@ class Relay:
         for each in part.informed:
             # HTTP/1.0 knows no such answers (RFC 9110, 15.2).
             if each.status != _CONTINUE and asked.head.version == messages.HTTP_1_1:
-                asked.inform(answer_head(each, headers_.end_to_end(_texts(each.fields)), messages.HTTP_1_1))
+                told = answer_head(each, headers_.end_to_end(_texts(each.fields)), messages.HTTP_1_1)
+                asked.connection.answers.write(told)  # the answer itself is not begun by that
         if head is not None and head.status == connections.SWITCHING:
             self._switch(head, part.body)
             return
@@ -289,8 +269,8 @@ class Relay:
         if head is not None:
             written.append(self._begin_answer(head))
         if part.body:
-            written.append(b"%x\r\n%b\r\n" % (len(part.body), part.body) if self._framing is _CHUNKS else part.body)
-        if trailers is not None and self._framing is _CHUNKS:
+            written.append(b"%x\r\n%b\r\n" % (len(part.body), part.body) if self._in_chunks else part.body)
+        if trailers is not None and self._in_chunks:
             written.append(self._last_chunk(trailers))
         if written:
             asked.write(written[0] if len(written) == 1 else b"".join(written))
@@ -306,18 +286,17 @@ class Relay:
         self._status = head.status
         fields = headers_.end_to_end(_texts(head.fields))
         self._close = self._exchange.is_closing or self._exchange.expects_continue or self._relays.is_ending()
-        if head.status in _BODILESS or asked.method == "HEAD":
+        if head.status in responses.BODILESS or asked.method == "HEAD":
             pass
         elif head.length is not None:
-            self._framing = _LENGTH
+            self._has_length = True
         elif asked.version == messages.HTTP_1_1:
-            self._framing = _CHUNKS
+            self._in_chunks = True
             fields["Transfer-Encoding"] = "chunked"
         else:
-            self._framing = _CLOSE
-            self._close = True
+            self._close = True  # which is how the caller finds its end
         if "Date" not in fields:
-            fields["Date"] = email.utils.formatdate(time.time(), usegmt=True)  # RFC 9110, 6.6.1
+            fields["Date"] = responses.date(int(time.time()))  # RFC 9110, 6.6.1
         if self._close and asked.version == messages.HTTP_1_1:
             fields["Connection"] = "close"
         elif not self._close and asked.version == messages.HTTP_1_0:
@@ -357,7 +336,7 @@ class Relay:
         """Implements `connection.Receiver`."""
         self._connection = None
         self._relays.on_bug()
-        if self._exchange.stage is not exchange.WAITING:
+        if self._exchange.is_begun:
             log.exception("relaying an answer failed for a reason that is a bug, the caller's connection is reset")
             unread.reset(self._exchange.connection.transport)
         else:
@@ -437,9 +416,7 @@ def request_head(
         fields["Transfer-Encoding"] = "chunked"
     elif head.length or "Content-Length" in head.headers or head.method not in _WITHOUT_BODY:
         fields["Content-Length"] = str(head.length)
-    lines = [f"{head.method} {target} HTTP/1.1\r\nHost: {own_host if host is None else host}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in fields.items()]
-    return ("".join(lines) + "\r\n").encode(errors="surrogateescape")
+    return _written(f"{head.method} {target} HTTP/1.1\r\nHost: {own_host if host is None else host}", fields)
 
 
 def _host_of(target: str) -> str:
@@ -457,9 +434,12 @@ def answer_head(head: connections.AnswerHead, fields: CIMultiDict[str], version:
     reason = head.reason.decode(errors="surrogateescape")
     if headers_.has_control(reason):
         reason = ""  # nobody needs it (RFC 9112, section 4)
-    lines = [f"HTTP/1.{version[1]} {head.status} {reason}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in fields.items()]
-    return ("".join(lines) + "\r\n").encode(errors="surrogateescape")
+    return _written(f"HTTP/1.{version[1]} {head.status} {reason}", fields)
+
+
+def _written(start: str, fields: CIMultiDict[str]) -> bytes:
+    lines = [start, *[f"{name}: {value}" for name, value in fields.items()], "\r\n"]
+    return "\r\n".join(lines).encode(errors="surrogateescape")
 
 
 def _texts(fields: connections.Fields) -> CIMultiDict[str]:

@@ -6,15 +6,6 @@ A side that has finished sending may still receive; one that is lost takes the o
 from __future__ import annotations
 
 import asyncio
-import enum
-
-
-class State(enum.Enum):
-    """What still comes from a side."""
-
-    OPEN = "bytes may come"
-    FINISHED = "no more come, but it may still receive"
-    GONE = "its connection is lost"
 
 
 class Side(asyncio.Protocol):
@@ -24,13 +15,14 @@ class Side(asyncio.Protocol):
     takes no more bytes if it `is_full`.
     """
 
-    # State: what still comes. From the tunnel's beginning on there is another side.
+    # State: whether no more comes of it, and whether its connection is lost. From the tunnel's beginning on there is
+    # another side.
     other: Side
 
     def __init__(self, transport: asyncio.Transport, former: asyncio.BaseProtocol, is_full: bool) -> None:
         self.transport = transport
         self.is_full = is_full
-        self.state = State.OPEN
+        self.has_finished = self.is_gone = False
         self._former = former
 
     def begin(self, tunnel: Tunnel, other: Side) -> None:
@@ -48,10 +40,10 @@ class Side(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Hand that on, too."""
-        self.state = State.FINISHED
+        self.has_finished = True
         if not self.other.transport.is_closing():
             self.other.transport.write_eof()
-        if self.other.state is State.FINISHED:
+        if self.other.has_finished:
             self._tunnel.close()
         return True
 
@@ -67,7 +59,7 @@ class Side(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the other side as well."""
-        self.state = State.GONE
+        self.is_gone = True
         self._former.connection_lost(exc)
         self._tunnel.close()
 
@@ -105,7 +97,7 @@ class Tunnel:
             if not side.transport.is_closing():
                 side.transport.close()
                 asyncio.get_running_loop().call_later(self._linger, side.transport.abort)
-        if all(side.state is State.GONE for side in self._sides):
+        if all(side.is_gone for side in self._sides):
             self._tunnels.discard(self)
             for side in self._sides:  # else they would keep each other
                 del side.other, side._tunnel
