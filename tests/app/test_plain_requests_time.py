@@ -128,7 +128,7 @@ async def leave_few_bytes_unread(bench):
     await client.send(numbered(1))
     await client.predictions()
     [connection] = bench.sidecar._http._connections
-    transport = connection._transport
+    transport = connection.transport
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     await client.send(request(json.dumps({"instances": ["x" * 50_000]})))
     await until(lambda: bench.sidecar.core.idle and transport.get_write_buffer_size() > 0)

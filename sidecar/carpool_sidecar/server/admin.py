@@ -50,9 +50,7 @@ class Admin:
     stream: event_stream.EventStream
     clients: admin_clients.Clients
     _draining: asyncio.Future[object] | None = None  # what POST /drain started
-
-    def __post_init__(self) -> None:
-        self._drain_waits = admin_clients.DrainWaits()
+    _drain_waits: admin_clients.DrainWaits = dataclasses.field(default_factory=admin_clients.DrainWaits)
 
     def application(self) -> web.Application:
         """The aiohttp application with all routes."""

@@ -48,7 +48,7 @@ def decoding(
     """
     if len(body) > limit:
         raise too_large(limit)
-    coding = _coding(content_encoding)
+    coding = coding_of(content_encoding)
     if coding is None:
         return body
     try:
@@ -73,21 +73,13 @@ def decode_small(body: bytes, coding: str) -> bytes | None:
     return decoded if stream.eof and not stream.unused_data and len(decoded) <= _SMALL else None
 
 
-def can_undo(content_encoding: str) -> bool:
-    """Whether `decoding` knows what the value of the header names."""
-    try:
-        _coding(content_encoding)
-    except errors.UnsupportedEncoding:
-        return False
-    return True
-
-
 def too_large(limit: int) -> errors.PayloadTooLarge:
     """The refusal of a body, or decoded body, of more than `limit` bytes."""
     return errors.PayloadTooLarge(f"the body is larger than the limit of {limit} bytes")
 
 
-def _coding(content_encoding: str) -> str | None:
+def coding_of(content_encoding: str) -> str | None:
+    """The one coding that the value of the header names, if any; raises `errors.UnsupportedEncoding`."""
     names = [name.strip().lower() for name in content_encoding.split(",")]
     codings = [name for name in names if name not in ("", "identity")]
     unknown = next((name for name in codings if name not in _KNOWN), None)

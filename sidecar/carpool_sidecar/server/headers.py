@@ -22,6 +22,7 @@ from carpool_sidecar.protocols import hop_by_hop
 from carpool_sidecar.server import responses
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # RFC 3986, 3.2.2, for a host with its port, as Go has it: no check of the structure, but no other bytes.
 _HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
@@ -79,11 +80,7 @@ def is_utf8(value: str) -> bool:
 
     aiohttp reads a byte that is not UTF-8 as a lone surrogate (PEP 383) and leaves it out when it writes.
     """
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return _SURROGATE.search(value) is None
 
 
 def has_control(value: str) -> bool:

@@ -68,7 +68,6 @@ class PredictRules:
         self._predictor_host = base.host_port_subcomponent  # as a batch's Host header has it
         self._goes_by_rpc = chosen.upstream == "triton-grpc"
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
-        self._plain_dialect = responses.Dialect()
 
     @property
     def looked_at(self) -> frozenset[str]:
@@ -163,9 +162,7 @@ class PredictRules:
         An error of a request that was not accepted has its own words in some dialects; `words` are those of a protocol
         that is not v1. `host` is the one that the caller asked for.
         """
-        dialect = self.dialect if is_v1 else self._plain_dialect
-        if not is_v1 and words is not None:
-            dialect = responses.Dialect(words)
+        dialect = self.dialect if is_v1 else responses.Dialect(words)
         if isinstance(outcome, calls.Answered):
             try:
                 response = dialect.predictions(outcome)

@@ -49,10 +49,10 @@ _V1_WORDS = calls.ErrorWords(_render_error)
 
 
 class Dialect:
-    """How outcomes are told, errors in these `words`."""
+    """How outcomes are told, errors in these `words`, or v1's."""
 
-    def __init__(self, words: calls.ErrorWords = _V1_WORDS) -> None:
-        self._words = words
+    def __init__(self, words: calls.ErrorWords | None = None) -> None:
+        self._words = words or _V1_WORDS
 
     def predictions(self, outcome: calls.Answered) -> Response:
         """The caller's predictions, with the id of the batch they came from.
@@ -128,6 +128,8 @@ class KServeDialect(Dialect):
 # Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
 LARGE: Final = 64 * 1024
 
+_REASONS: Final[dict[int, str]] = {each.value: each.phrase for each in http.HTTPStatus}
+
 BODILESS: Final[frozenset[int]] = frozenset({204, 304})
 """Statuses whose answers have no body, whatever their heads say (RFC 9112, 6.3)."""
 
@@ -164,7 +166,7 @@ def _write_head(told: tuple[int, calls.Headers, bool, int]) -> bytes:
     lines = [f"{name}: {value}\r\n" for name, value in headers]
     if close:
         lines.append("Connection: close\r\n")
-    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {date(second)}\r\n".encode(
+    return f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{''.join(lines)}Date: {date(second)}\r\n".encode(
         errors="surrogateescape"
     )
 
@@ -176,10 +178,3 @@ heads: Final = caches.Cache("answer_heads", 256 * 1024, make=_write_head)
 def date(second: int) -> str:
     """A Unix time as the header Date has it."""
     return email.utils.formatdate(second, usegmt=True)
-
-
-def _reason(status: int) -> str:
-    try:
-        return http.HTTPStatus(status).phrase
-    except ValueError:  # a number that nobody has registered
-        return ""

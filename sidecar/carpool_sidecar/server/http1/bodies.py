@@ -7,10 +7,12 @@ for them the count is a comparison, without timer, task or reservation.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 from carpool.scheduling import ledger
-from carpool_sidecar import errors, turns
+from carpool_sidecar import errors
+from carpool_sidecar import turns as turns_
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import v1
 from carpool_sidecar.server import content_coding
@@ -63,15 +65,6 @@ class Parts:
         return parts
 
 
-class Dropped(Parts):
-    """A body that nobody reads: nothing of it is kept."""
-
-    __slots__ = ()
-
-    def add(self, part: bytes) -> None:
-        """More of it came."""
-
-
 class PartialBody(Parts):
     """The body of a plain predict request on its way: the bytes of its head, and how many bytes are missing.
 
@@ -89,13 +82,13 @@ class PartialBody(Parts):
         self.scan = scan
 
     def add(self, part: bytes) -> None:
-        """More of it came."""
         super().add(part)
         self.missing -= len(part)
         if self.scan is not None and part:
             self.scan.feed(part)
 
 
+@dataclasses.dataclass
 class Limits:
     """Limits of bodies, which may be changed at any time by assigning to the attributes.
 
@@ -105,13 +98,10 @@ class Limits:
     Large ones are decoded in `turns`, which all share.
     """
 
-    def __init__(
-        self, max_body_bytes: int, memory: ledger.Ledger, read_timeout: float, worked: turns.Turns | None = None
-    ) -> None:
-        self.max_body_bytes = max_body_bytes
-        self.memory = memory
-        self.read_timeout = read_timeout
-        self.turns = worked or turns.Turns()
+    max_body_bytes: int
+    memory: ledger.Ledger
+    read_timeout: float
+    turns: turns_.Turns = dataclasses.field(default_factory=turns_.Turns)
 
     def check(self, size: int, chunks: int = 0) -> None:
         """Raises `errors.PayloadTooLarge` for too many bytes, `errors.BadRequest` if the chunks are too small."""

@@ -46,7 +46,7 @@ _ENDED: Final = 7  # nothing more is taken: the connection closes, or is lost
 
 
 class Port(Protocol):
-    """What connections share. Without a `reader` there are no plain predict requests."""
+    """What connections share of `server.Server`. Without a `reader` there are no plain predict requests."""
 
     requests: requests.PlainRequests
     reader: heads.Reader | None
@@ -54,17 +54,11 @@ class Port(Protocol):
     keep_alive: float
     head_timeout: float
 
-    def joined(self, connection: Connection) -> bool:
-        """A client connected: whether it may stay."""
-        ...
+    def joined(self, connection: Connection) -> bool: ...
 
-    def may_linger(self, connection: Connection) -> bool:
-        """Whether one that may not is read for a while, so that it learns why."""
-        ...
+    def may_linger(self, connection: Connection) -> bool: ...
 
-    def left(self, connection: Connection) -> None:
-        """It is gone."""
-        ...
+    def left(self, connection: Connection) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -78,7 +72,7 @@ class Connection(asyncio.Protocol):
     # heard once it was told the end. _held: the bytes of all that, and the requests being handled.
     __slots__ = (
         "_body", "_came", "_exchange", "_head", "_heads_read", "_held", "_port", "_quiet_since", "_requests", "_rest",
-        "_state", "_template", "_transport", "answers",
+        "_state", "_template", "answers", "transport",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -98,9 +92,9 @@ class Connection(asyncio.Protocol):
     # --- the transport's calls ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = self.answers.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.transport = self.answers.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         if not self._port.joined(self):
-            self._transport.write(responses.too_many_connections())
+            self.transport.write(responses.too_many_connections())
             if self._port.may_linger(self):
                 self.part()
             else:
@@ -255,7 +249,7 @@ class Connection(asyncio.Protocol):
         if not self.answers.may_own:
             self._hold(text)
             return
-        self._transport.write(b"".join(responses.render(error.answer(), close=True)))
+        self.transport.write(b"".join(responses.render(error.answer(), close=True)))
         self.part()
 
     # --- bodies that come in parts -----------------------------------------------------------------------------
@@ -289,8 +283,8 @@ class Connection(asyncio.Protocol):
 
     def _let_others_in(self) -> None:
         # libuv reads up to 32 times in a row from one socket: 8 MB, and several milliseconds.
-        if not self._transport.is_closing() and self._transport.is_reading():
-            self._transport.pause_reading()
+        if not self.transport.is_closing() and self.transport.is_reading():
+            self.transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._update_reading)
 
     def _finish(self, body: bodies.PartialBody, following: bytes) -> None:
@@ -320,7 +314,7 @@ class Connection(asyncio.Protocol):
         self._drop_body()
         message, close = self._requests.refusal(error, since, close)
         self._quiet_since = self.answers.touched = self._requests.clock()
-        self._transport.write(message)
+        self.transport.write(message)
         if close:
             self.part()
 
@@ -409,11 +403,6 @@ class Connection(asyncio.Protocol):
 
     # --- what exchanges call -----------------------------------------------------------------------------------
 
-    @property
-    def transport(self) -> asyncio.Transport:
-        """Its own."""
-        return self._transport
-
     def hold(self, asked: exchange.Exchange, size: int) -> bool:
         """Count so many bytes more for an exchange; returns whether there is room for others."""
         asked.held += size
@@ -444,7 +433,7 @@ class Connection(asyncio.Protocol):
             asked.give_away()
         self._exchange = None
         self._state = _TUNNEL
-        return tunnel.Side(self._transport, self, self.answers.is_full), rest
+        return tunnel.Side(self.transport, self, self.answers.is_full), rest
 
     # --- what is held ------------------------------------------------------------------------------------------
 
@@ -488,11 +477,11 @@ class Connection(asyncio.Protocol):
             wanted = not (is_enough or self.answers.is_full)
         else:  # the exchange itself looks whether there is room for a body that nobody takes
             wanted = asked.wants_more and not (is_enough if asked.reader.is_complete else self._rest)
-        if wanted != self._transport.is_reading() and self._state != _ENDED and not self._transport.is_closing():
+        if wanted != self.transport.is_reading() and self._state != _ENDED and not self.transport.is_closing():
             if wanted:
-                self._transport.resume_reading()
+                self.transport.resume_reading()
             else:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -506,7 +495,7 @@ class Connection(asyncio.Protocol):
                 asked.consumer.expire(now, self.answers.touched, self._requests.rules.bodies.read_timeout)
         elif self.answers.is_full or self._state == _ENDED:
             if now - self.answers.touched >= self._requests.rules.patience.seconds(self.answers.unsent_bytes):
-                unread.reset(self._transport)
+                unread.reset(self.transport)
         elif self._state == _PARTING:
             if now - self._quiet_since >= QUIET or now - self.answers.touched >= LONGEST_PARTING:
                 self._close()
@@ -548,15 +537,15 @@ class Connection(asyncio.Protocol):
         if asked is not None and not asked.is_over:
             asked.is_closing = True
         elif self.answers.is_full:
-            self._transport.abort()
+            self.transport.abort()
         elif self._state == _PARTING:
-            self._transport.close()
+            self.transport.close()
         else:
             self._close()
 
     def cut(self) -> None:
         """End the connection now, unread answers or not."""
-        self._transport.abort()
+        self.transport.abort()
 
     def part(self) -> None:
         """End the connection behind an answer, and read the client a little longer.
@@ -566,15 +555,15 @@ class Connection(asyncio.Protocol):
         """
         self._leave()
         self._keep(b"")
-        if not self._transport.is_closing():
+        if not self.transport.is_closing():
             self._state = _PARTING
             self._quiet_since = self.answers.touched
-            self._transport.write_eof()
+            self.transport.write_eof()
             self._update_reading()
 
     def _close(self) -> None:
         self._leave()
-        self._transport.close()
+        self.transport.close()
 
     def _leave(self) -> None:
         self._state = _ENDED

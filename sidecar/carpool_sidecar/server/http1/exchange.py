@@ -14,7 +14,7 @@ from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.http1 import bodies, messages, tunnel
 
-_NOTHING: Final = bodies.Dropped()  # of all requests whose body nobody reads
+_NOTHING: Final = bodies.Parts()  # of all requests whose body nobody reads: nothing is added
 _MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -111,7 +111,7 @@ class Exchange:
             return rest
         if self.consumer is None:
             before = self.unread.size
-            if content:
+            if content and self.unread is not _NOTHING:
                 self.unread.add(content)
             size = self.unread.size
             has_room = self.connection.hold(self, size - before)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
 from aiohttp import hdrs
@@ -69,19 +69,18 @@ class Handler:
             self._bug(asked)
 
     def _begin(self, asked: exchange.Exchange) -> None:
-        head, life = asked.head, self._life
+        head, life, models = asked.head, self._life, self._v1_models
         refused = headers.objection(head.version, head.headers)
         if refused is not None:
             self._respond(asked, refused)
         elif local_answers.is_probe(head.headers):
-            asked.drop_body()
-            self._start(asked, self._probe)
+            ready = self._ready.check
+            self._tell(asked, lambda: local_answers.probe_answer(head.headers, life.draining, ready))
         elif life.draining and local_answers.comes_from_prober(head.headers):
             self._respond(asked, local_answers.shutting_down())
-        elif self._v1_models is not None and self._v1_models.answers(head.method, head.target):
+        elif models is not None and models.answers(head.method, head.target):
             if life.admits():
-                asked.drop_body()
-                self._start(asked, functools.partial(self._tell_of_models, models=self._v1_models))
+                self._tell(asked, lambda: models.answer(head.target))
             else:
                 self._respond(asked, responses.Dialect().error(errors.Draining()))
         else:
@@ -105,13 +104,14 @@ class Handler:
 
     # --- own answers -------------------------------------------------------------------------------------------
 
-    async def _probe(self, asked: exchange.Exchange) -> None:
-        self._respond(
-            asked, await local_answers.probe_answer(asked.head.headers, self._life.draining, self._ready.check)
-        )
+    def _tell(self, asked: exchange.Exchange, answer: Callable[[], Awaitable[responses.Response]]) -> None:
+        """Give an answer for which the predictor may have to be asked; nobody reads the body."""
 
-    async def _tell_of_models(self, asked: exchange.Exchange, models: local_answers.V1Models) -> None:
-        self._respond(asked, await models.answer(asked.head.target))
+        async def tell(asked: exchange.Exchange) -> None:
+            self._respond(asked, await answer())
+
+        asked.drop_body()
+        self._start(asked, tell)
 
     def _respond(self, asked: exchange.Exchange, answer: responses.Response) -> None:
         """Give a complete answer, which ends its connection if connections are to end."""
@@ -169,10 +169,13 @@ class Handler:
         Raises `errors.Unbatchable`, with the body unread, where the media type speaks against a predict request and
         it is known beforehand that the body cannot be looked at.
         """
-        limits, size = self._rules.bodies, asked.head.length
-        is_readable = (size is None or size <= limits.max_body_bytes) and content_coding.can_undo(_codings(asked))
-        if not match.says_so and not is_readable:
-            raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
+        limits = self._rules.bodies
+        if not match.says_so:
+            try:
+                limits.check(asked.head.length or 0)
+                content_coding.coding_of(_codings(asked))
+            except (errors.PayloadTooLarge, errors.UnsupportedEncoding):
+                raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE) from None
         return await read_body(asked, limits)
 
     async def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
@@ -199,7 +202,7 @@ class Handler:
         self, asked: exchange.Exchange, body: bytes | None = None, words: calls.ErrorWords | None = None
     ) -> None:
         """Pass a request on, with this `body` if it was read, and decoded."""
-        dialect = responses.Dialect(words) if words else responses.Dialect()
+        dialect = responses.Dialect(words)
 
         def refuse(error: errors.CarpoolError) -> None:
             answer = dialect.error(error)

@@ -10,6 +10,7 @@ After `101 Switching Protocols` the same two connections are a `tunnel`.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -28,8 +29,6 @@ from carpool_sidecar.upstream import predictor
 
 log = logging.getLogger("carpool.sidecar.server")
 
-_LINGER_SECONDS: Final = 5.0  # for a closed side of a tunnel
-
 # Seconds in which a predictor may take what waits for it until there is room for more: that it takes some is not seen.
 _LONGEST_STEP: Final = unread.LARGEST_STEP / unread.SLOWEST_STEPS
 
@@ -37,9 +36,6 @@ _LONGEST_STEP: Final = unread.LARGEST_STEP / unread.SLOWEST_STEPS
 _WITHOUT_BODY: Final[frozenset[str]] = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 # A server that does not expect a body may leave it unread, and take it for the next request.
 _WITHOUT_BODY_MOSTLY: Final[frozenset[str]] = _WITHOUT_BODY | {"DELETE"}
-_CONTINUE: Final = 100
-_OK: Final = 200
-_NO_CONTENT: Final = 204
 # No trailer may be one of these (RFC 9110, 6.5.1): they frame or route a message, or belong to one connection.
 _NO_TRAILERS: Final[frozenset[str]] = hop_by_hop.FIELDS | {
     "content-length",
@@ -52,28 +48,22 @@ Refuse = Callable[[errors.CarpoolError], None]
 """Answers a request that could not be passed on."""
 
 
+@dataclasses.dataclass
 class Relays:
     """Passes requests on over `streams`.
 
     `is_ending` tells whether callers' connections are closed behind their answers. `count` is called with the status of
-    each answer, `on_bug` when one breaks off for a reason that is a bug, and is in the log.
+    each answer, `on_bug` when one breaks off for a reason that is a bug, and is in the log. Of the `tunnels` that are
+    open a closed side has `linger` seconds; once it `is_closed` no more may open.
     """
 
-    # State: the tunnels that are open; whether no more may open.
-    def __init__(
-        self,
-        streams: predictor.Pool,
-        is_ending: Callable[[], bool],
-        count: Callable[[int], None],
-        on_bug: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.streams = streams
-        self.is_ending = is_ending
-        self.count = count
-        self.on_bug = on_bug
-        self.tunnels: set[tunnel.Tunnel] = set()
-        self.is_closed = False
-        self.linger = _LINGER_SECONDS
+    streams: predictor.Pool
+    is_ending: Callable[[], bool]
+    count: Callable[[int], None]
+    on_bug: Callable[[], None] = lambda: None
+    tunnels: set[tunnel.Tunnel] = dataclasses.field(default_factory=set)
+    is_closed: bool = False
+    linger: float = 5.0
 
     def close_tunnels(self) -> None:
         """Close all tunnels; new ones are refused."""
@@ -181,9 +171,8 @@ class Relay:
         connection, asked = self._connection, self._exchange
         if asked.reader.is_complete and not self._is_whole:
             if self._missing:  # by a bug: the predictor would take the next caller's request for the rest of this one
-                self._drop()
                 self._relays.on_bug()
-                self._refuse(errors.CarpoolError())
+                self._end_without(errors.CarpoolError())
                 return
             self._is_whole = True
             if not asked.wants_more:
@@ -257,7 +246,7 @@ class Relay:
         asked, head, trailers = self._exchange, part.head, part.trailers
         for each in part.informed:
             # HTTP/1.0 knows no such answers (RFC 9110, 15.2).
-            if each.status != _CONTINUE and asked.head.version == messages.HTTP_1_1:
+            if each.status != 100 and asked.head.version == messages.HTTP_1_1:
                 told = answer_head(each, headers_.end_to_end(_texts(each.fields)), messages.HTTP_1_1)
                 asked.connection.answers.write(told)  # the answer itself is not begun by that
         if head is not None and head.status == connections.SWITCHING:
@@ -429,7 +418,7 @@ def answer_head(head: connections.AnswerHead, fields: CIMultiDict[str], version:
 
     The length of what never has a body is left out (RFC 9110, 8.6).
     """
-    if head.status < _OK or head.status == _NO_CONTENT:
+    if head.status < 200 or head.status == 204:
         fields.popall("Content-Length", None)
     reason = head.reason.decode(errors="surrogateescape")
     if headers_.has_control(reason):

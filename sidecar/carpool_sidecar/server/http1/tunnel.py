@@ -34,12 +34,10 @@ class Side(asyncio.Protocol):
         self._read(not other.is_full)
 
     def data_received(self, data: bytes) -> None:
-        """Hand it on."""
         if data and not self.other.transport.is_closing():
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Hand that on, too."""
         self.has_finished = True
         if not self.other.transport.is_closing():
             self.other.transport.write_eof()
@@ -53,7 +51,6 @@ class Side(asyncio.Protocol):
         self.other._read(False)
 
     def resume_writing(self) -> None:
-        """Read on."""
         self._former.resume_writing()
         self.other._read(True)
 
