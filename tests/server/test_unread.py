@@ -161,7 +161,7 @@ async def test_a_connection_whose_socket_is_closed_is_forgotten_with_the_timer(e
 @pytest.mark.both_loops
 async def test_whoever_comes_in_by_a_listener_is_watched_until_its_end() -> None:
     watch = unread.Watch(lambda size: 0.1, asyncio.get_running_loop().time)
-    limit = listening.ConnectionLimit(10, lambda: None, watch)
+    limit = listening.ConnectionLimit(10, lambda: None, watch.add)
     transports: list[asyncio.Transport] = []
 
     class Talker(asyncio.Protocol):

@@ -107,7 +107,7 @@ class Sidecar:
         patience = unread.Patience(self.limits, self.ledger)
         self._unread = unread.Watch(patience.between_steps, clock)
         self.connection_limit = listening.ConnectionLimit(
-            chosen.max_connections or listening.usual_limit(), self.metrics.connections_refused.inc, self._unread
+            chosen.max_connections or listening.usual_limit(), self.metrics.connections_refused.inc, self._unread.add
         )
         admin_watch = unread.Watch(lambda step: min(admin_clients.LONGEST_UNREAD, patience.between_steps(step)), clock)
         self._admin_clients = admin_clients.Clients(admin_watch, chosen.head_timeout, chosen.keep_alive, clock)

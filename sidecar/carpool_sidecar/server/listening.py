@@ -24,7 +24,6 @@ from typing import Final, NamedTuple, cast
 
 from carpool.program import addresses
 from carpool_sidecar import files
-from carpool_sidecar.server import unread
 
 log = logging.getLogger("carpool.sidecar.listening")
 
@@ -53,6 +52,8 @@ _MOST_CONNECTIONS: Final = 10_000
 _OWN_FILES: Final = 64
 
 Came = Callable[[socket.socket, asyncio.Transport], None]
+"""Told of a caller who is in, until its socket is closed, and of its transport."""
+
 _Let = tuple[asyncio.BaseTransport, asyncio.Protocol]
 
 
@@ -74,14 +75,14 @@ def allowance(crowd: Crowd, asked: int) -> int:
 class ConnectionLimit:
     """Counts clients of all ports and protocols that connect and leave. `open` is how many there are.
 
-    `on_refused` is called for each too many. All who come in are looked after by the `watch`, if there is one.
+    `on_refused` is called for each too many. All who come in are given to `came`, if there is one.
     """
 
-    def __init__(self, most: int, on_refused: Callable[[], None], watch: unread.Watch | None = None) -> None:
+    def __init__(self, most: int, on_refused: Callable[[], None], came: Came | None = None) -> None:
         self.open = 0
+        self.came = came
         self._most = most
         self._on_refused = on_refused
-        self._watch = watch
 
     def has_file(self, number: int) -> bool:
         """Whether a caller may have the file of this number. If not, it is counted and told so."""
@@ -90,11 +91,6 @@ class ConnectionLimit:
             self._on_refused()
             return False
         return True
-
-    def came(self, caller: socket.socket, transport: asyncio.Transport) -> None:
-        """A caller is in, until its socket is closed."""
-        if self._watch is not None:
-            self._watch.add(caller, transport)
 
     def enter(self) -> bool:
         """A client connected: whether it may stay. If so, `leave` has to be called when it is gone."""
@@ -121,8 +117,8 @@ class Listener:
     """Listens on one socket, which it closes in the end; each caller gets a protocol from `make`.
 
     `crowd` tells who is in; without it all who come are let in. When there are no more files to be had, nobody is let
-    in for `rest` seconds. Who may not come in by the `limit` is told the `refusal`; others are given to `came`, with
-    their transports, or to the limit.
+    in for `rest` seconds. Who may not come in by the `limit` is told the `refusal`; others are given to `came`, or to
+    that of the limit.
     """
 
     # State: the connections that are being made; how much had been asked when callers were last let in; the timer while

@@ -160,14 +160,10 @@ class Exchange:
     @property
     def expects_continue(self) -> bool:
         """Whether the caller waits to be told before it sends its body: until then nobody knows whether it will."""
-        is_waiting = not self.is_continued and not self.reader.is_complete and not self.reader.chunks
-        version = self.head.version
-        return (
-            is_waiting
-            and not self.reader.received
-            and version == messages.HTTP_1_1
-            and headers_.expects_continue(self.head.headers)
-        )
+        head, reader = self.head, self.reader
+        if self.is_continued or reader.is_complete or reader.chunks or reader.received:
+            return False
+        return head.version == messages.HTTP_1_1 and headers_.expects_continue(head.headers)
 
     def send_continue(self) -> None:
         """Let the caller go on with its body, if it waits for that."""
@@ -212,10 +208,9 @@ class Exchange:
         """Give a complete answer."""
         if self.is_over:
             return
-        version, is_old = self.head.version, self.head.version == messages.HTTP_1_0
-        close = close or answer.close or self.is_closing or self.expects_continue
-        if version != messages.HTTP_1_1 and not is_old:
-            close = True
+        is_old = self.head.version == messages.HTTP_1_0
+        is_odd = not is_old and self.head.version != messages.HTTP_1_1
+        close = close or answer.close or self.is_closing or self.expects_continue or is_odd
         head, *body = responses.render(answer._replace(close=False), close and not is_old)
         if is_old:
             head = _as_old(head, close)
