@@ -26,7 +26,7 @@ from carpool_sidecar.server.grpc import heads as grpc_heads
 from carpool_sidecar.server.http1 import handler
 from carpool_sidecar.server.http1 import heads as heads_
 from carpool_sidecar.server.http2 import headers as http2
-from carpool_sidecar.upstream import predictor
+from carpool_sidecar.upstream import connection, predictor
 from tests.growth import kept
 from tests.server.test_heads import RULES
 
@@ -258,6 +258,11 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         head = b"POST /v1/models/m:predict?%b HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" % text
         plans.read(head + b"Content-Length: 9\r\n\r\n")
 
+    passing = connection.LenientReader()
+
+    def pass_on(text: bytes) -> None:
+        passing.feed(memoryview(b"HTTP/1.1 200 OK\r\nX: %b\r\nContent-Length: 0\r\n\r\n" % text))
+
     registry = model_registry.ModelRegistry(None, lambda model: None, True, lambda: 0.0)  # type: ignore[arg-type,return-value]
     return {
         "answer_heads": (responses.heads, lambda text: responses.heads[200, (("X", text.decode()),), False, 1]),
@@ -270,6 +275,7 @@ def fillers() -> dict[str, tuple[object, Callable[[bytes], object]]]:
         "http2_names": (http2._is_short_allowed, lambda text: http2._is_allowed(b"x" + text[:100])),
         "http2_texts": (http2._short_decoded, lambda text: http2._short_decoded[encoder.encode(text[:100])]),
         "numbered_rows": (answers._heads, lambda text: answers._heads[text[:200], 2000]),
+        "passed_heads": (connection._heads, pass_on),
         "read_heads": (
             answering._heads, lambda text: answering.read_head(b"GET /%b HTTP/1.1\r\nHost: h\r\n\r\n" % text)
         ),

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 Name = Literal[
     "answer_heads", "forwarding", "grpc_answer_heads", "grpc_heads", "header_plans", "http2_blocks", "http2_heads",
-    "http2_names", "http2_texts", "numbered_rows", "read_heads", "request_heads",
+    "http2_names", "http2_texts", "numbered_rows", "passed_heads", "read_heads", "request_heads",
     "unknown_models", "v2_answers", "v2_grpc_heads", "v2_grpc_messages", "v2_grpc_outlines", "v2_requests",
 ]  # fmt: skip
 """What is remembered."""

@@ -327,3 +327,48 @@ def test_a_large_piece_of_a_body_leaves_room_for_what_is_none_behind_it():
     part = reader.feed(memoryview(b"3fff9\r\n" + b"x" * size))
     assert len(part.body) == size
     assert reader.feed(memoryview(b"\r\n")).error is None
+
+
+def told(reader: connection.AnswerReader, *pieces: bytes) -> tuple[object, ...] | None:
+    """What these pieces of an answer come to, and whether another may follow it; None if that is an error."""
+    informed, heads, bodies, trailers = [], [], [], []
+    for piece in filter(None, pieces):
+        part = reader.feed(memoryview(piece))
+        if part.error:
+            return None
+        informed += [head[:6] for head in part.informed]
+        heads += [part.head[:6]] if part.head else []
+        bodies.append(part.body)
+        trailers += [part.trailers] if part.trailers is not None else []
+    return informed, heads, b"".join(bodies), trailers, reader.is_spent, reader.state
+
+
+_WHOLE = strategies.sampled_from([
+    *(data for data, _ in COMPLETE.values()), b"\r\n" + COMPLETE["length"][0], COMPLETE["length"][0] + b"more",
+    b"HTTP/1.1 200 OK\nContent-Length: 4\n\n\r\n\r\n", b"HTTP/1.1 204 \r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 404 No\r\nDate: Mon\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\nhi",
+])  # fmt: skip
+_CHANGED = strategies.tuples(
+    _WHOLE,
+    strategies.integers(0, 200),
+    strategies.integers(0, 3),
+    strategies.one_of(strategies.binary(max_size=3), _WHOLE),
+).map(lambda drawn: drawn[0][: drawn[1]] + drawn[3] + drawn[0][drawn[1] + drawn[2] :])
+
+
+@hypothesis.given(
+    strategies.lists(
+        strategies.tuples(strategies.one_of(_WHOLE, _WHOLE, _CHANGED), strategies.booleans()), min_size=1, max_size=6
+    )
+)
+def test_an_answer_whose_head_came_before_is_what_the_parser_makes_of_it(answers):
+    whole, cut = connection.LenientReader(), connection.LenientReader()
+    for data, is_head in [*answers, *answers]:
+        whole.is_head = cut.is_head = is_head
+        one, other = told(whole, data), told(cut, data[:1], data[1:])
+        assert one == other
+        if one is None or whole.is_spent or whole.state is not connection.State.AWAITED:
+            whole.close()
+            cut.close()
+            whole, cut = connection.LenientReader(), connection.LenientReader()

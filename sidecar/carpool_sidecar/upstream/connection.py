@@ -20,7 +20,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol, cast
 
 import httptools
 
-from carpool_sidecar import errors
+from carpool_sidecar import caches, errors
 from carpool_sidecar.batching import calls
 
 _MOST_FIELDS: Final = 1000
@@ -54,7 +54,8 @@ Fields = list[tuple[bytes, bytes]]
 class AnswerHead(NamedTuple):
     """The head of an answer. `length` is that of its body if it says so, and `is_chunked` if it comes in chunks.
 
-    `headers` has the first of each name, in lower case, of the `fields`.
+    `headers` has the first of each name, in lower case, of the `fields`. `passed` is for whoever passes it on, to find
+    what was made of it before.
     """
 
     status: int
@@ -63,6 +64,7 @@ class AnswerHead(NamedTuple):
     headers: dict[bytes, bytes]
     length: int | None
     is_chunked: bool
+    passed: dict[tuple[bool, tuple[int, int]], bytes]
 
 
 class Part(NamedTuple):
@@ -78,6 +80,10 @@ class Part(NamedTuple):
     body: bytes
     trailers: Fields | None
     error: errors.UpstreamError | None
+
+
+_heads: Final[caches.Cache[bytes, AnswerHead]] = caches.Cache("passed_heads", 256 * 1024)
+_MOST_REMEMBERED: Final = 16 * 1024  # bytes of an answer with a head that is
 
 
 class State(enum.Enum):
@@ -229,7 +235,7 @@ class AnswerReader:
         digits = headers.get(b"content-length", b"").strip()
         length = int(digits) if digits.isdigit() and not is_chunked else None
         reason, self._reason = self._reason, b""
-        head: AnswerHead = tuple.__new__(AnswerHead, (status, reason, fields, headers, length, is_chunked))
+        head: AnswerHead = tuple.__new__(AnswerHead, (status, reason, fields, headers, length, is_chunked, {}))
         if 100 <= status < 200 and status != SWITCHING:
             self._informed.append(head)
             return
@@ -276,6 +282,21 @@ class LenientReader(AnswerReader):
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
+
+    def feed(self, data: memoryview) -> Part:
+        """As of any. A whole answer is not parsed if one with the same head, to the byte, was."""
+        is_next = self.state is _AWAITED and not self.is_head and len(data) <= _MOST_REMEMBERED
+        text = bytes(data) if is_next else b""
+        end = text.find(b"\r\n\r\n") + 4
+        known = _heads.get(text[:end])
+        if known is not None and known.length == len(text) - end:
+            self._overhead = 0
+            return tuple.__new__(Part, ([], known, text[end:], [], None))
+        part = super().feed(data)
+        head = part.head
+        if head is not None and part.trailers is not None and not self.is_spent and head.length == len(text) - end:
+            _heads.put(text[:end], head, 4 * end)  # with what is made of it
+        return part
 
     def on_status(self, status: bytes) -> None:
         """Remember the reason phrase."""

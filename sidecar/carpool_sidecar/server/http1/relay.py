@@ -273,8 +273,12 @@ class Relay:
         """The head of the answer as it goes to the caller."""
         asked = self._exchange.head
         self._status = head.status
-        fields = headers_.end_to_end(_texts(head.fields))
         self._close = self._exchange.is_closing or self._exchange.expects_continue or self._relays.is_ending()
+        kind = self._close, asked.version
+        if (found := head.passed.get(kind)) is not None:
+            self._has_length = True
+            return found
+        fields = headers_.end_to_end(_texts(head.fields))
         if head.status in responses.BODILESS or asked.method == "HEAD":
             pass
         elif head.length is not None:
@@ -284,13 +288,17 @@ class Relay:
             fields["Transfer-Encoding"] = "chunked"
         else:
             self._close = True  # which is how the caller finds its end
+        is_lasting = self._has_length and "Date" in fields
         if "Date" not in fields:
             fields["Date"] = responses.date(int(time.time()))  # RFC 9110, 6.6.1
         if self._close and asked.version == messages.HTTP_1_1:
             fields["Connection"] = "close"
         elif not self._close and asked.version == messages.HTTP_1_0:
             fields["Connection"] = "keep-alive"
-        return answer_head(head, fields, asked.version)
+        made = answer_head(head, fields, asked.version)
+        if is_lasting:
+            head.passed[kind] = made
+        return made
 
     def _last_chunk(self, trailers: connections.Fields) -> bytes:
         """The end of a body in chunks, with trailers for who asks for them (RFC 9110, 6.5.1)."""
