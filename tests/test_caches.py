@@ -111,6 +111,7 @@ DICTS = {
     "carpool_sidecar.server.grpc.read_slots.ConnectionSlots._slots": "connections",
     "carpool_sidecar.server.grpc.read_slots.ReadSlots._holders": "calls that are out",
     "carpool_sidecar.server.grpc.read_slots.ReadSlots._waiting": "calls that are out",
+    "carpool_sidecar.server.http1.heads.Reader._starts": "2,000 names of 64 bytes",
     "carpool_sidecar.server.http2.connection.Connection._broken": "numbers of the latest streams",
     "carpool_sidecar.server.http2.connection.Connection._ended": "numbers of the latest streams",
     "carpool_sidecar.server.http2.connection.Connection.streams": "streams that are open",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks import mix
 from carpool.scheduling import ledger
 from carpool_sidecar import config
 from carpool_sidecar.server import predict
@@ -117,6 +118,68 @@ def test_values_that_vary_are_told_from_all_else(length: bytes, request_id: byte
         return text + b"\r\n\r\n"
 
     assert agree(head(b"17", b"first", b"00-1"), head(length, request_id, request_id[::-1]))
+
+
+_PIECES = [
+    b"\r", b"\n", b"\r\n", b"\r\n ", b"\r\n\r\n", b"\n\n", b" ", b"  ", b"\t", b":", b": ", b" :", b"\0", b"\x7f",
+    b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x85", b"\xff", b"0", b"GET ", b"RTSP", b" HTTP/1.0",
+    b" HTTP/1.1\r\n",
+    *(b"\r\n" + line for line in (
+        b"Content-Length: 9", b"content-length:9", b"Transfer-Encoding: chunked", b"Host: b", b"Host:  b", b"Host: ",
+        b": 1", b"X_Any: 1", b"X-Request-ID: r", b"traceparent: ", b"Connection: close", b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Expect: 100-continue", b"Cookie:", b"Cookie: ", b"Cookie", b"Cookie : a", b"Cookie: a\nX-Request-ID: r",
+    )),
+]  # fmt: skip
+_CHANGES = st.tuples(
+    st.integers(0, 1 << 20),
+    st.sampled_from([0, 0, 0, 1, 1, 2, 4, 20]),
+    st.one_of(st.sampled_from(_PIECES), st.binary(max_size=3)),
+)
+_MIXED = [
+    request.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    for request in mix.requests("mixed", "h:80", PREDICT.decode(), 37)[:99]
+]
+
+
+def agrees(head: bytes) -> bool:
+    """Whether a head is read without the parser as by it, or not at all; the request line is read with the plan."""
+    if b"\t" in head or not head.isascii():
+        return READER._sort_usual(head) is None
+    long, short = READER._sort_any(head), READER._sort_usual(head)
+    return READER.read(head) is None if long is None else short in (None, long)
+
+
+@given(st.one_of(st.sampled_from(_MIXED), plain_heads()), st.lists(_CHANGES, max_size=4))
+def test_of_any_bytes_lines_are_read_without_the_parser_as_it_reads_them_or_not_at_all(
+    head: bytes, changes: list[tuple[int, int, bytes]]
+) -> None:
+    for place, size, put in changes:
+        at = place % (len(head) + 1)
+        head = head[:at] + put + head[at + size :]
+    assert agrees(head)
+
+
+@pytest.mark.parametrize("code", range(256))
+def test_a_byte_anywhere_in_a_head_is_read_without_the_parser_as_by_it_or_not_at_all(code: int) -> None:
+    head = _MIXED[0]
+    assert all(agrees(head[:at] + bytes([code]) + head[at:]) for at in range(len(head)))
+    assert all(agrees(head[:at] + bytes([code]) + head[at + 1 :]) for at in range(len(head)))
+
+
+def test_heads_of_a_mix_are_read_without_the_parser_once_it_has_read_their_names() -> None:
+    reader = heads.Reader(RULES)
+    told = [reader._sort_any(head) for head in _MIXED]
+    assert [reader._sort_usual(head) for head in _MIXED] == told
+    assert heads.Reader(RULES)._sort_usual(_MIXED[0]) is None
+
+
+def test_names_that_are_remembered_are_few_and_short() -> None:
+    reader = heads.Reader(RULES)
+    for number in range(3000):
+        reader.read(post(b"", b"x%d: 1" % number, b"x" * 100 + b"%d: 1" % number, length=17))
+    assert len(reader._starts) < 1100
+    assert max(map(len, reader._starts)) < 70
 
 
 def test_a_head_is_recognised_with_another_length_and_read_with_another_id() -> None:

@@ -1,9 +1,10 @@
 """Which requests are plain predict requests, judged by their heads, and what a call needs of those.
 
 Whatever is unusual about a head is left to whoever answers any request, so that nothing needs to be decided twice.
-All heads are read by llhttp (`messages`). The next one on the same connection often is the same but for its body's
-length, and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers, and with ids of
-requests, it differs in fields that do not matter: then those that do are looked up together.
+Heads are read by llhttp (`messages`). The next one on the same connection often is the same but for its body's length,
+and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers, and with ids of requests, it
+differs in fields that do not matter: then lines of names that llhttp has read are told apart without it, which is half
+the work, and those that do matter are looked up together.
 """
 
 from __future__ import annotations
@@ -47,18 +48,23 @@ _PLACES: Final = 7
 _NOTHING: Final = 0
 _MATTERS: Final = -1
 _UNLIKELY: Final = -2
-_NAMES: Final[dict[int, bytes]] = {
-    _LENGTH: b"content-length", _REQUEST_ID: b"x-request-id", _TRACEPARENT: b"traceparent",
-    _JSON_SIZE: b"inference-header-content-length", _TRACESTATE: b"tracestate", _FORWARDED_FOR: b"x-forwarded-for",
-    _AGENT: b"user-agent",
+_NAMES: Final[dict[int, str]] = {
+    _LENGTH: "content-length", _REQUEST_ID: "x-request-id", _TRACEPARENT: "traceparent",
+    _JSON_SIZE: "inference-header-content-length", _TRACESTATE: "tracestate", _FORWARDED_FOR: "x-forwarded-for",
+    _AGENT: "user-agent",
 }  # fmt: skip
-_KINDS: Final[dict[bytes, int]] = {
-    **dict.fromkeys([name.lower().encode() for name in (*UNUSUAL, "K-Network-Probe")], _UNLIKELY),
-    **dict.fromkeys((b"host", b"connection", b"proxy-connection", b"content-encoding"), _MATTERS),
+_KINDS: Final[dict[str, int]] = {
+    **dict.fromkeys([name.lower() for name in (*UNUSUAL, "K-Network-Probe")], _UNLIKELY),
+    **dict.fromkeys(("host", "connection", "proxy-connection", "content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
 }
-SINGLE: Final[tuple[bytes, ...]] = (b"content-location", b"content-range", b"etag", b"max-forwards", b"server")
+SINGLE: Final[tuple[str, ...]] = ("content-location", "content-range", "etag", "max-forwards", "server")
 """Headers of which a message has one each, beside those that are looked at anyway."""
+
+# Every byte but visible ASCII and line ends becomes another.
+_LINES: Final = bytes([code if 32 <= code < 127 or code in b"\r\n" else 32 for code in range(256)])
+_MOST_NAMES: Final = 1024  # that are remembered, of so many bytes
+_LONGEST_NAME: Final = 64
 
 # Heads are cheap to send: what is remembered of them has to end somewhere.
 _MOST_PLANS: Final = 512 * 1024
@@ -133,15 +139,17 @@ class Reader:
     everybody's, as proxies mix callers. Only values that vary are looked at each time.
     """
 
-    # State: _plans by fields that matter; _shared, the templates made or found useful last. Both are bounded.
+    # State: _plans by fields that matter; _starts, kinds by names as the parser read them, with a colon and a space;
+    # _shared, the templates made or found useful last. All are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
-        looked_at = [name.lower().encode() for name in rules.looked_at]
-        self._kinds: dict[bytes, int] = {
+        looked_at = [name.lower() for name in rules.looked_at]
+        self._kinds: dict[str, int] = {
             **dict.fromkeys(SINGLE, _UNLIKELY), **dict.fromkeys(looked_at, _MATTERS), **_KINDS,
         }  # fmt: skip
+        self._starts: dict[str, int] = {}
         self._keyed = [kind for name in looked_at if (kind := self._kinds[name]) > 0 and kind != _JSON_SIZE]
-        self._plans: caches.Cache[bytes, _Plan] = caches.Cache("header_plans", _MOST_PLANS)
+        self._plans: caches.Cache[str, _Plan] = caches.Cache("header_plans", _MOST_PLANS)
         self._shared: list[HeadTemplate] = []
 
     def read(self, text: bytes) -> Plain | None:
@@ -197,12 +205,55 @@ class Reader:
                 return template, found
         return None
 
-    def _sort(self, text: bytes) -> tuple[bytes, list[str | None]] | None:
+    def _sort(self, text: bytes) -> tuple[str, list[str | None]] | None:
         """The request line and all fields that matter, as a head of their own, and at each kind's place its value.
 
         None for heads that servers may differ on: with anything but visible ASCII, or with a field twice that is
         looked at, or that only others know to answer.
         """
+        found = self._sort_usual(text) or self._sort_any(text)
+        if found is None:
+            return None
+        matter, values = found
+        for kind in self._keyed:
+            keyed = values[kind]
+            if keyed is not None:
+                matter.append(f"{_NAMES[kind]}: {keyed}")
+        if values[_JSON_SIZE] is not None:
+            matter.append(f"{_NAMES[_JSON_SIZE]}: 0")  # that it is there matters
+        return "\r\n".join(matter), values
+
+    def _sort_usual(self, text: bytes) -> tuple[list[str], list[str | None]] | None:
+        """As `_sort_any`, in half the time; None for what is not plain lines under names that the parser has read.
+
+        The request line, and all that matters, is read by the parser with the plan that is looked up by it.
+        """
+        if text.translate(_LINES) != text or not text.endswith(b"\r\n\r\n"):
+            return None
+        lines, starts = text.decode().splitlines(), self._starts
+        count = len(lines)
+        if count > messages.MAX_LINES:
+            return None
+        matter = lines[:1]
+        values: list[str | None] = [None] * (_PLACES + 1)
+        others = len(text) - 2 * count - len(lines[0])  # bytes that are in no line, nor one of two at its end
+        for at in range(1, count - 1):
+            line = lines[at]
+            others -= len(line)
+            start = line.find(":") + 2
+            kind = starts.get(line[:start], _UNLIKELY)
+            if kind > 0:
+                value = line[start:].strip(" ")
+                if not value or values[kind] is not None:
+                    return None
+                values[kind] = value
+            elif kind == _MATTERS and not line.startswith(" ", start):
+                matter.append(line)
+            elif kind != _NOTHING:
+                return None
+        return None if others else (matter, values)
+
+    def _sort_any(self, text: bytes) -> tuple[list[str], list[str | None]] | None:
         if b"\t" in text or not text.isascii():
             return None
         found = messages.Fields()
@@ -210,31 +261,29 @@ class Reader:
             messages.parse(text, found)
         except messages.Malformed:
             return None
-        kinds = self._kinds
-        matter = [text[: text.find(b"\r")]]
+        kinds, starts = self._kinds, self._starts
+        if len(starts) > _MOST_NAMES:
+            starts.clear()
+        matter = [text[: text.find(b"\r")].decode()]
         values: list[str | None] = [None] * (_PLACES + 1)
-        for name, value in found.fields:
+        for name, value in [(name.decode(), value.decode()) for name, value in found.fields]:
             kind = kinds.get(name.lower(), _NOTHING)
+            if len(name) <= _LONGEST_NAME:
+                starts[f"{name}: "] = kind
             if kind > 0:
                 if values[kind] is not None:
                     return None
-                values[kind] = value.rstrip(b" ").decode()
+                values[kind] = value.rstrip(" ")
             elif kind == _MATTERS:
-                matter.append(name + b": " + value)
+                matter.append(f"{name}: {value}")
             elif kind != _NOTHING:
                 return None
-        for kind in self._keyed:
-            keyed = values[kind]
-            if keyed is not None:
-                matter.append(_NAMES[kind] + b": " + keyed.encode())
-        if values[_JSON_SIZE] is not None:
-            matter.append(_NAMES[_JSON_SIZE] + b": 0")  # that it is there matters
-        return b"\r\n".join(matter), values
+        return matter, values
 
-    def _plan(self, matter: bytes) -> _Plan | None:
+    def _plan(self, matter: str) -> _Plan | None:
         """Read what matters as a head of its own."""
         try:
-            asked = messages.read_head(matter + b"\r\nContent-Length: 1\r\n\r\n")
+            asked = messages.read_head(f"{matter}\r\nContent-Length: 1\r\n\r\n".encode())
         except messages.Malformed:
             return None
         target, headers = asked.target, asked.headers
