@@ -11,6 +11,7 @@ are read from the client, and if it takes too long the connection is cut.
 from __future__ import annotations
 
 import asyncio
+import enum
 from typing import Final, Protocol, cast
 
 from carpool_sidecar import errors
@@ -34,15 +35,28 @@ LONGEST_PARTING: Final = 30.0
 _LINE_END: Final = (b"\r", b"\n")
 
 
-# What a connection does with bytes that come.
-_READING: Final = 0  # a head is read, or awaited
-_BODY: Final = 1  # the body of a plain predict request is read
-_EXCHANGE: Final = 2  # any other request has the connection until it is answered
-_REFUSING: Final = 3  # as before, and the head behind it is dropped, and will be refused
-_HELD: Final = 4  # bytes wait for answers
-_TUNNEL: Final = 5  # protocols were switched: bytes go both ways, and come here no more
-_PARTING: Final = 6  # the client was told that this was all: it is read for a while, unheard
-_ENDED: Final = 7  # nothing more is taken: the connection closes, or is lost
+class State(enum.Enum):
+    """What a connection does with bytes that come."""
+
+    READING = "a head is read, or awaited"
+    BODY = "the body of a plain predict request is read"
+    EXCHANGE = "any other request has the connection until it is answered"
+    REFUSING = "as before, and the head behind it is dropped, and will be refused"
+    HELD = "bytes wait for answers"
+    TUNNEL = "protocols were switched: bytes go both ways, and come here no more"
+    PARTING = "the client was told that this was all: it is read for a while, unheard"
+    ENDED = "nothing more is taken: the connection closes, or is lost"
+
+
+# As the compiled modules know them without a look-up.
+_READING: Final = State.READING
+_BODY: Final = State.BODY
+_EXCHANGE: Final = State.EXCHANGE
+_HELD: Final = State.HELD
+_REFUSING: Final = State.REFUSING
+_TUNNEL: Final = State.TUNNEL
+_PARTING: Final = State.PARTING
+_ENDED: Final = State.ENDED
 
 
 class Port(Protocol):
@@ -78,7 +92,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, port: Port) -> None:
         self._port = port
         self._requests = port.requests
-        self._state: int = _READING
+        self._state = _READING
         self._template: heads.HeadTemplate | None = None
         self._heads_read = 0
         self._rest = b""
@@ -103,26 +117,26 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
         answers, state = self.answers, self._state
-        if state == _PARTING:
+        if state is _PARTING:
             self._quiet_since = self._requests.clock()
             self._let_others_in()
             return
         self._quiet_since = answers.touched
         answers.touched = self._requests.clock()
-        if state == _READING:
+        if state is _READING:
             if self._head is None:
                 self._serve(data)
             else:
                 self._held.add(-len(self._head.text))
                 self._look_at_head(self._head, data)
-        elif state == _BODY:
+        elif state is _BODY:
             if self._body is not None:
                 self._collect(self._body, data)
-        elif state == _EXCHANGE:
+        elif state is _EXCHANGE:
             self._feed(data)
-        elif state == _REFUSING:
+        elif state is _REFUSING:
             self._let_others_in()
-        elif state == _HELD:
+        elif state is _HELD:
             self._hold(self._rest + data)
 
     def pause_writing(self) -> None:
@@ -133,10 +147,10 @@ class Connection(asyncio.Protocol):
 
     def _set_full(self, is_full: bool) -> None:
         asked = self._exchange
-        self.answers.set_full(is_full, asked is not None or self._state == _TUNNEL)
+        self.answers.set_full(is_full, asked is not None or self._state is _TUNNEL)
         if asked is not None and asked.consumer is not None:
             asked.consumer.caller_full(is_full)
-        if self._state != _TUNNEL:
+        if self._state is not _TUNNEL:
             self.look_what_to_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -153,7 +167,7 @@ class Connection(asyncio.Protocol):
         at, size, answers = 0, len(data), self.answers
         if self._rest:
             self._keep(b"")
-        while at < size and self._state == _READING:
+        while at < size and self._state is _READING:
             template = self._template
             plain = (template.match(data, at) if template is not None else None) or self._read(data, at)
             if plain is None:
@@ -306,7 +320,7 @@ class Connection(asyncio.Protocol):
                 self._begin_exchange(body.text, b"".join([*parts, following]), body.started)
                 return
             self._requests.submit(request)
-        if following and self._state == _READING:
+        if following and self._state is _READING:
             self._serve(following)
 
     def _refuse(self, error: errors.CarpoolError, since: float, close: bool = False) -> None:
@@ -384,7 +398,7 @@ class Connection(asyncio.Protocol):
         return is_head and not self._requests.memory.has_room(0)
 
     def _feed_later(self) -> None:
-        if self._exchange is not None and self._state == _EXCHANGE:
+        if self._exchange is not None and self._state is _EXCHANGE:
             rest = self._rest
             self._keep(b"")
             self._feed(rest)
@@ -392,7 +406,7 @@ class Connection(asyncio.Protocol):
 
     def _resume(self, behind: bytes) -> None:
         """A request is over, and this is what came behind it."""
-        if self._state == _REFUSING:
+        if self._state is _REFUSING:
             self._refuse(errors.MemoryFull(), self.answers.touched, close=True)
             return
         self._state = _HELD if behind else _READING
@@ -449,7 +463,7 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._state != _HELD or not self.answers.may_own:
+        if self._state is not _HELD or not self.answers.may_own:
             return
         self._state = _READING
         self._quiet_since = self.answers.touched
@@ -460,24 +474,24 @@ class Connection(asyncio.Protocol):
         """Answers have begun or ceased to wait for the client, or all are given; or an exchange has enough, or not."""
         self.answers.touched = self._requests.clock()
         self._update_reading()
-        if self._state == _HELD and self.answers.may_own:
+        if self._state is _HELD and self.answers.may_own:
             # Not now: this may be in the midst of `_serve`, or of answers to others.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _update_reading(self) -> None:
         # What is held is read on for a while, because only a connection that is read tells that its client has left.
         asked = self._exchange
-        is_held = self._state == _HELD or asked is not None
+        is_held = self._state is _HELD or asked is not None
         is_enough = is_held and (len(self._rest) >= _MOST_HELD or not self._requests.memory.has_room(0))
         if is_enough and asked is not None and self._has_no_room_for_head(asked):
             is_enough = False
-        if self._state == _PARTING:
+        if self._state is _PARTING:
             wanted = True
         elif asked is None or asked.is_over:
             wanted = not (is_enough or self.answers.is_full)
         else:  # the exchange itself looks whether there is room for a body that nobody takes
             wanted = asked.wants_more and not (is_enough if asked.reader.is_complete else self._rest)
-        if wanted != self.transport.is_reading() and self._state != _ENDED and not self.transport.is_closing():
+        if wanted != self.transport.is_reading() and self._state is not _ENDED and not self.transport.is_closing():
             if wanted:
                 self.transport.resume_reading()
             else:
@@ -488,21 +502,21 @@ class Connection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         asked = self._exchange
-        if self._state == _TUNNEL:
+        if self._state is _TUNNEL:
             return
         if asked is not None and not asked.is_over:
             if asked.consumer is not None and not self.answers.is_full:  # who takes nothing is found by its socket
                 asked.consumer.expire(now, self.answers.touched, self._requests.rules.bodies.read_timeout)
-        elif self.answers.is_full or self._state == _ENDED:
+        elif self.answers.is_full or self._state is _ENDED:
             if now - self.answers.touched >= self._requests.rules.patience.seconds(self.answers.unsent_bytes):
                 unread.reset(self.transport)
-        elif self._state == _PARTING:
+        elif self._state is _PARTING:
             if now - self._quiet_since >= QUIET or now - self.answers.touched >= LONGEST_PARTING:
                 self._close()
         elif asked is not None:
             if now - asked.answered_at > _LONGEST_DROPPING:
                 self.part()
-        elif not self.answers.pending and self._state != _HELD:  # else the scheduler watches over what it was given
+        elif not self.answers.pending and self._state is not _HELD:  # else the scheduler watches over what it was given
             self._expire_reading(now)
 
     def _expire_reading(self, now: float) -> None:
@@ -532,13 +546,13 @@ class Connection(asyncio.Protocol):
         Tunnels are closed by who has them.
         """
         asked = self._exchange
-        if self._state == _TUNNEL:
+        if self._state is _TUNNEL:
             return
         if asked is not None and not asked.is_over:
             asked.is_closing = True
         elif self.answers.is_full:
             self.transport.abort()
-        elif self._state == _PARTING:
+        elif self._state is _PARTING:
             self.transport.close()
         else:
             self._close()
