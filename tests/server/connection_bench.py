@@ -165,7 +165,7 @@ class Asked:
         self.is_lost = self.is_whole = False
         self.words = ""
         self._text = text
-        asked.consumer, asked.cancel = self, self.lost
+        asked.consumer, asked.on_body, asked.cancel = self, self.came, self.lost
         self.came(b"".join(asked.take()))
         if asked.broken:
             self.broken(asked.broken)

@@ -1,7 +1,7 @@
 """A request that is no plain predict request, and its answer: what its connection and whoever answers it share.
 
-The connection gives it what comes of the body. That waits until it is read, or goes to a `Consumer` who takes it as it
-comes. Whoever answers writes a complete answer, or one piece by piece. Both sides can be told to wait.
+The connection gives it what comes of the body. That waits until it is taken, or is passed on as it comes. Whoever
+answers writes a complete answer, or one piece by piece. Both sides can be told to wait.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.http1 import bodies, messages, tunnel
 
-_NOTHING: Final = bodies.Parts()  # of all requests whose body nobody reads: nothing is added
+_NOTHING: Final = bodies.Parts()  # of all requests without a body
 _MOST_UNREAD: Final = 64 * 1024  # bytes of a body; more are left in the socket until somebody reads
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Consumer(Protocol):
-    """Who takes a request as it comes, and answers it."""
-
-    def came(self, data: bytes) -> None:
-        """More of its body came, or its end."""
+    """Who passes a request on as it comes, and answers it."""
 
     def broken(self, words: str) -> None:
         """The rest of the body is no HTTP."""
@@ -71,16 +68,17 @@ class Connection(Protocol):
 class Exchange:
     """One request, which came at `started`, and its answer.
 
-    `unread` is what came of its body and nobody took; it counts. `wants_more` is whether more of it is wanted, `broken`
-    says what is wrong with the rest, and `is_continued` is set once the caller was told to send it. `held` are the
-    bytes that count for it. `cancel` is called if the caller leaves before the answer is complete. The answer
-    `is_begun` once some of it was written, and both that and `is_over` once it is complete, or nobody waits for it.
+    `unread` is what came of its body and nobody took; it counts. Once there is an `on_body`, that is called with what
+    comes, and at the end. `wants_more` is whether more of it is wanted, `broken` says what is wrong with the rest, and
+    `is_continued` is set once the caller was told to send it. `held` are the bytes that count for it. `cancel` is
+    called if the caller leaves before the answer is complete. The answer `is_begun` once some of it was written, and
+    both that and `is_over` once it is complete, or nobody waits for it.
     """
 
     # State: those; the consumer, if there is one; whoever waits for news of the body.
     __slots__ = (
         "_waiter", "answered_at", "broken", "cancel", "connection", "consumer", "head", "held", "is_begun",
-        "is_closing", "is_continued", "is_over", "reader", "started", "unread", "wants_more",
+        "is_closing", "is_continued", "is_over", "on_body", "reader", "started", "unread", "wants_more",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, head: messages.RequestHead, started: float) -> None:
@@ -90,6 +88,7 @@ class Exchange:
         self.reader = messages.body_of(head)
         self.unread = _NOTHING if self.reader.is_complete else bodies.Parts()
         self.consumer: Consumer | None = None
+        self.on_body: Callable[[bytes], None] | None = None
         self.cancel: Callable[[], object] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.wants_more = True
@@ -109,16 +108,14 @@ class Exchange:
         content, rest = self.reader.feed(data)
         if self.is_over:
             return rest
-        if self.consumer is None:
-            before = self.unread.size
-            if content and self.unread is not _NOTHING:
+        if self.on_body is None:
+            if content:
                 self.unread.add(content)
-            size = self.unread.size
-            has_room = self.connection.hold(self, size - before)
+            size, has_room = self.unread.size, self.connection.hold(self, len(content))
             if not self._tell():  # who has sent all is read on, so that its leaving is noticed
                 self.want(self.reader.is_complete or not size or (has_room and size < _MOST_UNREAD))
         elif content or self.reader.is_complete:
-            self.consumer.came(content)
+            self.on_body(content)
         return rest
 
     def break_body(self, words: str) -> None:
@@ -140,13 +137,8 @@ class Exchange:
     def give_away(self) -> None:
         """This is no request any more: nobody waits for its answer, or protocols were switched."""
         self.is_begun = self.is_over = True
-        self.consumer = self.cancel = self._waiter = None
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Keep nothing of the body, and nothing that comes of it."""
-        self.connection.hold(self, -self.unread.size)
-        self.unread = _NOTHING
+        self.consumer = self.on_body = self.cancel = self._waiter = None
+        self.take()
 
     def _tell(self) -> bool:
         """Wake whoever waits for news of the body; returns whether somebody does."""
@@ -173,7 +165,8 @@ class Exchange:
 
     def drop_body(self) -> None:
         """Nobody reads the body: what came of it is let go, and so is what comes."""
-        self._let_go()
+        self.take()
+        self.on_body = _ignore
         self.want(True)
 
     def take(self) -> list[bytes]:
@@ -219,6 +212,10 @@ class Exchange:
             head, body = head[:end], []
         self.connection.answers.write(head, b"".join(body))
         self.end(close)
+
+
+def _ignore(data: bytes) -> None:
+    pass
 
 
 def _as_old(head: bytes, close: bool) -> bytes:

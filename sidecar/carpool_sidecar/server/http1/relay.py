@@ -75,13 +75,12 @@ class Relays:
 class Relay:
     """Implements `exchange.Consumer` and `connections.Receiver`: what comes from one goes to the other."""
 
-    # State of the request: _unsent pieces wait for a connection, with so many bytes _waiting of the body; so many are
-    # _missing, where that is known; _is_whole once there are no more; _is_again on the second try. Of the answer:
-    # _status, 0 until its head came; whether the caller finds its end by its length, or it goes in chunks; _close
-    # behind it.
+    # State of the request: so many bytes of the body are _missing, where that is known; _is_again on the second try. Of
+    # the answer: _status, 0 until its head came; whether the caller finds its end by its length, or it goes in chunks;
+    # _close behind it.
     __slots__ = (
-        "_ask", "_close", "_connection", "_exchange", "_has_length", "_in_chunks", "_is_again", "_is_whole", "_known",
-        "_missing", "_opening", "_refuse", "_relays", "_status", "_unsent", "_upgrade", "_waiting",
+        "_ask", "_close", "_connection", "_exchange", "_has_length", "_in_chunks", "_is_again", "_known", "_missing",
+        "_opening", "_refuse", "_relays", "_status", "_upgrade",
     )  # fmt: skip
 
     def __init__(self, relays: Relays, asked: exchange.Exchange, refuse: Refuse, known: bytes | None = None) -> None:
@@ -95,26 +94,18 @@ class Relay:
         head = asked.head
         self._upgrade = offered_upgrade(head)
         self._ask = self._request_head(known)
-        self._unsent = [self._ask, known] if known else [self._ask]
-        self._is_whole = known is not None
-        self._missing = head.length or 0
+        self._missing = (head.length or 0) if known is None else len(known)
         self._is_again = self._close = self._has_length = self._in_chunks = False
-        self._status = self._waiting = 0
+        self._status = 0
 
     def start(self) -> None:
-        """Begin, with what came of the request so far."""
+        """Begin; what comes of the body waits in the exchange until there is a connection."""
         asked = self._exchange
         asked.consumer, asked.cancel = self, self._drop
         if asked.broken:
             self.broken(asked.broken)
-            return
-        self._connect()
-        if asked.unread.size:
-            for part in asked.take():
-                self._add(part)
-        self._send()
-        if self._connection is not None and not asked.wants_more:
-            self.predictor_full(self._connection.is_full)
+        else:
+            self._connect()
 
     def _request_head(self, known: bytes | None) -> bytes:
         head, peer = self._exchange.head, self._exchange.connection.answers.peer
@@ -136,61 +127,50 @@ class Relay:
     def _opened(self, opened: connections.Connection) -> None:
         self._opening = None
         self._use(opened)
-        self._send()
-        self.predictor_full(opened.is_full)
 
     def _use(self, connection: connections.Connection) -> None:
         self._connection = connection
-        head = self._exchange.head
+        asked, known = self._exchange, self._known
+        head = asked.head
         is_odd = head.length != 0 and head.method in _WITHOUT_BODY_MOSTLY
         # Whoever writes a body behind the head of its answer to HEAD may do so when that is read already.
         is_head = head.method == "HEAD"
         connection.take(self, is_head, is_last=is_odd or is_head)
+        asked.on_body = self._came
+        self.predictor_full(connection.is_full)
+        if known is None:
+            self._send([self._ask], asked.take() if asked.unread.size else [])
+        else:
+            self._send([self._ask], [known] if known else [])
 
     # --- the request -------------------------------------------------------------------------------------------
 
-    def came(self, data: bytes) -> None:
-        """Implements `exchange.Consumer`."""
-        self._add(data)
-        self._send()
+    def _came(self, data: bytes) -> None:
+        self._send([], [data] if data else [])
 
-    def _add(self, data: bytes) -> None:
-        if not data:
-            return
-        if self._exchange.head.length is None:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        else:
-            self._missing -= len(data)
-        self._unsent.append(data)
-        if self._connection is None:
-            self._waiting += len(data)
-            self._exchange.connection.hold(self._exchange, len(data))
-
-    def _send(self) -> None:
-        """Write what came at once, in one piece."""
+    def _send(self, pieces: list[bytes], parts: list[bytes]) -> None:
+        """Write `pieces`, and parts of the body, in one piece."""
         connection, asked = self._connection, self._exchange
-        if asked.reader.is_complete and not self._is_whole:
-            if self._missing:  # by a bug: the predictor would take the next caller's request for the rest of this one
+        if connection is None:
+            return
+        in_chunks = asked.head.length is None and self._known is None
+        for part in parts:
+            self._missing -= len(part)
+            pieces.append(b"%x\r\n%b\r\n" % (len(part), part) if in_chunks else part)
+        is_whole = asked.reader.is_complete
+        if is_whole:
+            if in_chunks:
+                pieces.append(b"0\r\n\r\n")
+            elif self._missing:  # by a bug: the predictor would take the next caller's request for the rest of this one
                 self._relays.on_bug()
                 self._end_without(errors.CarpoolError())
                 return
-            self._is_whole = True
-            if not asked.wants_more:
-                asked.want(True)
-            if asked.head.length is None:
-                self._unsent.append(b"0\r\n\r\n")
-        if connection is not None and self._unsent:
-            unsent, self._unsent = self._unsent, []
-            if self._waiting:
-                asked.connection.hold(asked, -self._waiting)
-                self._waiting = 0
-            connection.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
-            if self._is_whole:
-                connection.end_request()
-            else:
-                asked.send_continue()
-        elif self._unsent and not self._is_whole:
-            asked.want(False)  # until there is a connection
+            asked.want(True)
+        connection.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if is_whole:
+            connection.end_request()
+        else:
+            asked.send_continue()
 
     def broken(self, words: str) -> None:
         """Implements `exchange.Consumer`."""
@@ -214,18 +194,20 @@ class Relay:
 
         Where nothing is wanted of the caller, the predictor has no room for what came of the body.
         """
+        asked = self._exchange
         if now - quiet_since <= patience:
             return
-        if not self._is_whole and self._exchange.wants_more:
-            self._exchange.is_closing = True
+        if asked.reader.is_complete:
+            if self._has_length:
+                log.warning("the predictor's answer stopped, the caller's connection is reset")
+                self._drop()
+                self._reset()
+        elif asked.wants_more:
+            asked.is_closing = True
             self._end_without(errors.BodyTooLate())
-        elif not self._is_whole and now - quiet_since > patience + _LONGEST_STEP:
-            self._exchange.is_closing = True
+        elif now - quiet_since > patience + _LONGEST_STEP:
+            asked.is_closing = True
             self._end_without(errors.UpstreamTimeout("the predictor did not take the request in time"))
-        elif self._is_whole and self._has_length:
-            log.warning("the predictor's answer stopped, the caller's connection is reset")
-            self._drop()
-            self._reset()
 
     def _drop(self) -> None:
         opening, self._opening = self._opening, None
@@ -239,7 +221,7 @@ class Relay:
 
     def predictor_full(self, is_full: bool) -> None:
         """Implements `connection.Receiver`. Who has sent all is read on, so that its leaving is noticed."""
-        self._exchange.want(not is_full or self._is_whole)
+        self._exchange.want(not is_full or self._exchange.reader.is_complete)
 
     def answer_came(self, part: connections.Part) -> None:
         """Implements `connection.Receiver`."""
@@ -320,9 +302,7 @@ class Relay:
             self._reset()
         elif self._may_ask_again(error):
             self._is_again = True
-            self._unsent = [self._ask]
             self._connect()
-            self._send()
         else:
             if isinstance(error, errors.UpstreamBroken):
                 log.warning("an answer could not be passed on: %s", error)
@@ -356,7 +336,7 @@ class Relay:
         error: errors.CarpoolError | None = None
         if self._upgrade is None:
             error = errors.UpstreamBroken("the predictor switched protocols without being asked")
-        elif not self._is_whole or not asked.reader.is_complete:
+        elif not asked.reader.is_complete:
             error = errors.UpstreamBroken("the predictor switched protocols before the request was complete")
         elif self._relays.is_closed:
             error = errors.Draining()
