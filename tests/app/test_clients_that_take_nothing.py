@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from tests.app import plain_client
-from tests.app.plain_client import GET, is_at_rest, request, until
+from tests.app.plain_client import GET, connections, is_at_rest, request, until
 
 pytestmark = pytest.mark.looptime
 
@@ -142,6 +142,45 @@ async def test_who_reads_all_the_time_is_served_to_the_end_though_the_kernel_tak
     assert loop.time() > 10 * TIMEOUT
     end.close()
     await until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+def what_kernels_take(of_server, of_client):
+    """Bytes that a client who reads nothing is sent, with buffers of such sizes."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, of_client)
+        client.connect(listening.getsockname())
+        server, _ = listening.accept()
+        with server, contextlib.suppress(BlockingIOError):
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, of_server)
+            server.setblocking(False)
+            taken = 0
+            while True:
+                taken += server.send(bytes(65536))
+    return taken
+
+
+@pytest.mark.parametrize("rate", [8 * 1024, 96 * 1024])
+async def test_who_reads_all_the_time_is_served_an_end_that_waits_behind_much_that_the_kernel_has(
+    sidecar_of, predictor, rate
+):
+    of_server, of_client = 1024 * 1024, 64 * 1024
+    size = what_kernels_take(of_server, of_client) + 150_000
+    predictor.behave = lambda seen, request: web.Response(body=b"x" * size)
+    bench = await sidecar_of(timeout=TIMEOUT, max_latency=0)
+    end = await send(bench.sidecar.settings.port, b"", 1, of_client)
+    await until(lambda: connections(bench) == 1)
+    [connection] = bench.sidecar._http._connections
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, of_server)
+    loop, read = asyncio.get_running_loop(), 0
+    await loop.sock_sendall(end, PASSED)
+    while read < size:
+        await asyncio.sleep(1)
+        piece = await loop.sock_recv(end, rate)
+        assert piece
+        read += len(piece)
+    assert connections(bench) == 1
+    end.close()
+    await until(lambda: connections(bench) == 0)
 
 
 @pytest.mark.parametrize("data", [PASSED, request(LARGE)], ids=["passed on", "batched"])

@@ -54,16 +54,16 @@ def test_a_client_has_a_second_longer_for_each_8_kib_of_its_step_up_to_32_and_le
     assert [patience.between_steps(each) for each in steps] == [2, 2.25, 6, 6]
 
 
-def test_a_client_has_as_long_as_a_request_and_longer_for_a_large_answer_and_little_when_memory_is_short():
+def test_a_client_has_as_long_as_a_request_and_longer_for_what_it_has_to_read_and_little_when_memory_is_short():
     bounds = limits.Limits(max_batch_size=1, max_latency=0.0, timeout=10)
     memory = ledger.Ledger(1000)
     patience = unread.Patience(bounds, memory)
-    assert (patience.seconds(0), patience.seconds(640 * 1024)) == (10, 20)
+    answers = [(0, 0), (80 * 1024, 0), (0, 80 * 1024), (80 * 1024, 160 * 1024), (640 * 1024, 0), (640 * 1024, 1 << 20)]
+    assert [patience.seconds(*each) for each in answers] == [10, 20, 20, 30, 20, 26]
     memory.reserve(600)
-    assert (patience.seconds(0), patience.seconds(640 * 1024)) == (2, 12)
-    assert (
-        unread.Patience(limits.Limits(max_batch_size=1, max_latency=0.0, timeout=0.1), ledger.Ledger()).seconds(0) == 2
-    )
+    assert [patience.seconds(*each) for each in answers] == [2, 3.25, 3.25, 4.5, 12, 18]
+    brief = limits.Limits(max_batch_size=1, max_latency=0.0, timeout=0.1)
+    assert unread.Patience(brief, ledger.Ledger()).seconds(0, 0) == 2
 
 
 class Transport:

@@ -31,7 +31,7 @@ from carpool.scheduling import ledger, limits
 log = logging.getLogger("carpool.sidecar.server")
 
 SLOWEST_READER: Final = 64 * 1024
-"""Bytes a second below which a caller does not read a complete answer but hold our memory."""
+"""Bytes a second below which a caller does not read a large answer but hold our memory."""
 
 SLOWEST_STEPS: Final = 8 * 1024
 """Bytes a second at which a client has to read what its kernel took, at least, while there is memory."""
@@ -68,9 +68,13 @@ class Patience:
         self._bounds = bounds
         self._memory = memory
 
-    def seconds(self, size: int) -> float:
-        """How long a client may take over a complete answer of so many bytes."""
-        return self._least + size / SLOWEST_READER
+    def seconds(self, size: int, waiting: int) -> float:
+        """How long a client may take over complete answers, of which we hold so many bytes.
+
+        `waiting` are all that it has to read, those that the kernel has among them.
+        """
+        slowest = SLOWEST_READER if size > LARGEST_STEP or self._is_short else SLOWEST_STEPS
+        return self._least + max(size, waiting) / slowest
 
     def between_steps(self, step: int) -> float:
         """How long a client may take nothing that has taken so many bytes at once."""
@@ -147,8 +151,8 @@ class Watch:
             caller, transport, progress = clients.popleft()
             if caller.fileno() < 0:
                 continue
-            waiting, taken = _unread(caller, transport)
-            seconds = progress.seconds(now, waiting, taken)
+            size = waiting(transport, caller)
+            seconds = progress.seconds(now, size, _taken(caller, size))
             if seconds > self._patience(progress.step):
                 log.info("a client that took nothing for %g s was cut off", round(seconds, 1))
                 reset(transport)
@@ -181,15 +185,21 @@ def _is_reset(caller: socket.socket) -> bool:
     return False
 
 
-def _unread(caller: socket.socket, transport: asyncio.Transport) -> tuple[int, int]:
-    """Bytes that wait for a client here and in the kernel, and a number that differs whenever it has taken some."""
-    waiting = transport.get_write_buffer_size()
-    try:
-        waiting += struct.unpack("i", fcntl.ioctl(caller.fileno(), _SIOCOUTQNSD, bytes(4)))[0]
-        if not waiting or _TCP_INFO is None:
-            return waiting, -waiting
+def waiting(transport: asyncio.Transport, caller: socket.socket | None) -> int:
+    """Bytes that wait for a client here and in the kernel, whose socket that is."""
+    size = transport.get_write_buffer_size()
+    if caller is not None and caller.fileno() >= 0:
+        with contextlib.suppress(OSError):  # such a socket cannot tell
+            size += struct.unpack("i", fcntl.ioctl(caller.fileno(), _SIOCOUTQNSD, bytes(4)))[0]
+    return size
+
+
+def _taken(caller: socket.socket, waiting: int) -> int:
+    """A number that differs whenever a client has taken some."""
+    if not waiting or _TCP_INFO is None:
+        return -waiting
+    with contextlib.suppress(OSError):
         info = caller.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_SIZE)
-    except OSError:  # such a socket cannot tell
-        return waiting, -waiting
-    taken = int(struct.unpack_from("=Q", info, _ACKNOWLEDGED_AT)[0]) if len(info) == _INFO_SIZE else 0
-    return waiting, taken or -waiting
+        if len(info) == _INFO_SIZE:
+            return int(struct.unpack_from("=Q", info, _ACKNOWLEDGED_AT)[0]) or -waiting
+    return -waiting

@@ -508,7 +508,8 @@ class Connection(asyncio.Protocol):
             if asked.consumer is not None and not self.answers.is_full:  # who takes nothing is found by its socket
                 asked.consumer.expire(now, self.answers.touched, self._requests.rules.bodies.read_timeout)
         elif self.answers.is_full or self._state is _ENDED:
-            if now - self.answers.touched >= self._requests.rules.patience.seconds(self.answers.unsent_bytes):
+            waiting = unread.waiting(self.transport, self.transport.get_extra_info("socket"))
+            if now - self.answers.touched >= self._requests.rules.patience.seconds(self.answers.unsent_bytes, waiting):
                 unread.reset(self.transport)
         elif self._state is _PARTING:
             if now - self._quiet_since >= QUIET or now - self.answers.touched >= LONGEST_PARTING:
