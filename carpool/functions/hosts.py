@@ -7,6 +7,7 @@ to the batcher's `post`, which puts one thing after the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import itertools
@@ -145,7 +146,7 @@ class Threads(Host):
     # Mutable state, changed while nothing else happens to the batcher: _begun, batches that are not done yet, _threads,
     # due_at. By the threads: _inbox, _running, what each works on, _handing, those that may run callbacks, and
     # _takes, the seconds of a batch or less; under the lock _spare_is_free also _has_spare and _to_tell, what the spare
-    # thread is to call. By callers: _soon, what is to be called.
+    # thread is to call. By callers: _soon, what is to be called. _has_ended is for good.
     due_at = math.inf
 
     def __init__(self, name: str, run: Run, post: Post, poll: Callable[[], None]) -> None:
@@ -154,7 +155,8 @@ class Threads(Host):
         self._run = run
         self._post = post
         self._poll = poll
-        self._takes, self._has_spare = _FIRST_GUESS, False
+        self._takes = _FIRST_GUESS
+        self._has_spare = self._has_ended = False
         self._spare_is_free = threading.Lock()
         self._to_tell: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -208,18 +210,20 @@ class Threads(Host):
             return False
         if not self._has_spare:
             spare = threading.Thread(target=self._serve_spare, name=f"carpool {self._name} answers", daemon=True)
+            self._running[spare], self._has_spare = None, True
             try:
                 spare.start()
             except RuntimeError:  # there can be no more threads; it is not tried again, as the lock is kept
+                del self._running[spare]
                 return False
-            self._running[spare], self._has_spare = None, True
         self._to_tell.put((function, time.perf_counter()))
-        return True
+        return not self._has_ended  # else the spare thread may be gone, and the caller does it as well
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         timer_thread.shared.call_at(when, function)
 
     def end(self) -> None:
+        self._has_ended = True
         for _ in self._threads:
             self._inbox.put(_STOP)
         self._to_tell.put(_STOP)
@@ -266,12 +270,20 @@ class Threads(Host):
         self._post(self._ended, thread, error)
 
     def _serve_spare(self) -> None:
-        while (found := self._to_tell.get()) is not _STOP:
-            function, asked_at = found
-            if time.perf_counter() - asked_at > futures.LATE:  # the function holds the interpreter's lock,
-                self._takes = _FIRST_GUESS  # so results come sooner without this
-            function()
-            self._spare_is_free.release()
+        try:
+            while (found := self._to_tell.get()) is not _STOP:
+                function, asked_at = found
+                if time.perf_counter() - asked_at > futures.LATE:  # the function holds the interpreter's lock,
+                    self._takes = _FIRST_GUESS  # so results come sooner without this
+                function()
+                self._spare_is_free.release()
+        except BaseException:  # out of a callback, or into the thread from outside: another one takes its place
+            self._has_spare = False
+            self._post(_nothing_soon)  # which hands out what is left
+            with contextlib.suppress(RuntimeError):  # it was free
+                self._spare_is_free.release()
+        finally:
+            del self._running[threading.current_thread()]
 
     def _next(self) -> _Begun | None:
         """The next batch, or None to end the thread; looks at deadlines meanwhile."""

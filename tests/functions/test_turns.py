@@ -6,12 +6,13 @@ import asyncio
 import contextvars
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 import carpool
-from carpool.functions import calls, futures
+from carpool.functions import calls, futures, hosts
 from tests.functions import driven
 from tests.functions.driven import DrivenFunction, Item
 from tests.functions.programs import run_program
@@ -492,3 +493,51 @@ def test_a_slow_function_needs_no_second_thread(monkeypatch: pytest.MonkeyPatch)
         assert [each.result(PATIENCE) for each in [slow(item) for item in range(40)]] == list(range(40))
     assert refused
     assert slow(1).result(PATIENCE) == 1
+
+
+def test_a_host_that_ends_leaves_no_answers_with_a_thread_that_is_gone() -> None:
+    def post(function: Callable[..., None], *args: Any) -> None:
+        function(*args)
+
+    host = hosts.Threads("f", lambda batch: time.sleep(0.002), post, lambda: None)
+    told: list[bool] = []
+
+    def run(*then: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def finish(outcome: Any) -> None:
+            for each in then:
+                each()
+            told.append(host.call_next(done.set, False))
+            if not told[-1]:
+                done.set()
+
+        host.begin(cast(Any, object()), finish)
+        assert done.wait(PATIENCE)
+
+    for _ in range(40):
+        run()
+    assert True in told  # that it is slow is known
+    run(host.end)
+    assert not told[-1]
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_a_callback_that_raises_an_interrupt_ends_nothing(raised: type[BaseException]) -> None:
+    spare: list[str] = []
+
+    @carpool.batched(max_batch_size=1, max_latency=0.0)
+    def slow(items: list[int]) -> list[int]:
+        time.sleep(0.002)
+        return items
+
+    def interrupt(_: object) -> None:
+        if (name := threading.current_thread().name).endswith(" answers"):
+            spare.append(name)
+        raise raised
+
+    those = [slow(item) for item in range(100)]
+    for each in those:
+        each.add_done_callback(interrupt)
+    assert [each.result(PATIENCE) for each in those] == list(range(100))
+    assert len(spare) > 1
