@@ -144,8 +144,8 @@ class Future(concurrent.futures.Future[R]):
     `.result(timeout)` waits for it in a thread, `await` in a task; `concurrent.futures.wait` and `as_completed`,
     `asyncio.gather` and the like take it as well. Cancelling it, or the only task that awaits it, takes the item out of
     the queue; an item that is being computed already is left to its batch. Callbacks run in a thread that hands out
-    results, those of one batch maybe beside those of the next, so they should be short. It is awaited in tasks of asyncio only: a coroutine that is driven by something
-    else and given up leaves it as a cancelled task does.
+    results, those of one batch maybe beside those of the next, so they should be short. It is awaited in tasks of
+    asyncio only: a coroutine that is driven by something else and given up leaves it as a cancelled task does.
     """
 
     # What most futures never change is the class's. `source` is there for as long as it is pending. In `_waiting` are

@@ -404,3 +404,19 @@ async def test_what_came_of_a_body_counts_while_it_waits_for_a_connection_to_the
         assert bench.memory.held == 0
     client.leave()
     assert (bench.memory.held, bench.memory.active) == (0, 0)
+
+
+@pytest.mark.skipif(not str(upstream.__file__).endswith(".py"), reason="compiled classes take no fakes of each other")
+async def test_a_caller_that_was_not_told_to_go_on_waits_as_long_as_a_connection_to_the_predictor_takes() -> None:
+    bench = Bench(timeout=2.0)
+    pool = Unreachable()
+    relays = relay.Relays(cast(Any, pool), lambda: False, lambda status: None)
+    bench.handler = handler.Handler(bench.rules, None, relays, cast(Any, None))
+    client = bench.connect()
+    client.send(b"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+    await bench.pass_time(60)
+    assert client.received == b""
+    assert pool.opened is not None
+    pool.opened(Reached())
+    assert client.received == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.leave()

@@ -372,3 +372,13 @@ def test_an_answer_whose_head_came_before_is_what_the_parser_makes_of_it(answers
             whole.close()
             cut.close()
             whole, cut = connection.LenientReader(), connection.LenientReader()
+
+
+@pytest.mark.parametrize("end", [b"\nContent-Length: 4\n\n\r\n", b"\r\nContent-Length: 4\n\r\n"])
+def test_a_head_that_ends_in_a_line_without_cr_is_not_remembered_with_the_body_behind_it(end: bytes) -> None:
+    start = b"HTTP/1.1 200 OK" + end
+    reader, alone = connection.LenientReader(), connection.LenientReader()
+    reader.feed(memoryview(start + b"\r\n\r\n\r\n"))
+    found, expected = (each.feed(memoryview(start + b"\r\nabcd")) for each in (reader, alone))
+    assert (found.body, reader.is_spent) == (expected.body, alone.is_spent)
+    assert reader.is_spent

@@ -294,7 +294,10 @@ class LenientReader(AnswerReader):
             return tuple.__new__(Part, ([], known, text[end:], [], None))
         part = super().feed(data)
         head = part.head
-        if head is not None and part.trailers is not None and not self.is_spent and head.length == len(text) - end:
+        # The parser takes a line end without CR, too: then what ends in an empty line may be more than the head.
+        is_plain = text.count(b"\n", 0, end) == text.count(b"\r\n", 0, end)
+        is_whole = is_plain and part.trailers is not None and not self.is_spent
+        if is_whole and head is not None and head.length == len(text) - end:
             _heads.put(text[:end], head, 4 * end)  # with what is made of it
         return part
 

@@ -192,10 +192,11 @@ class Relay:
     def expire(self, now: float, quiet_since: float, patience: float) -> None:
         """Implements `exchange.Consumer`. An answer without a length may be a stream, which may take its time.
 
-        Where nothing is wanted of the caller, the predictor has no room for what came of the body.
+        Where nothing is wanted of the caller, the predictor has no room for what came of the body. Until there is a
+        connection to the predictor the caller may wait for that.
         """
         asked = self._exchange
-        if now - quiet_since <= patience:
+        if now - quiet_since <= patience or self._connection is None:
             return
         if asked.reader.is_complete:
             if self._has_length:
