@@ -27,13 +27,13 @@ def idle_shares(deployed: deployment.Deployed) -> Mapping[str, float]:
     """By side, the share of a CPU that the batching container of an idle service uses."""
     tools, service = deployed.tools, sides.IRIS_PORT
     before = {key: deployment.cpu(kubectl, service) for key, kubectl in tools.items()}
-    last = list(tools)[-1]
-    processes.eventually(
-        lambda: deployment.cpu(tools[last], service).at >= before[last].at + IDLE_SECONDS,
-        SETTLED_SECONDS,
-        f"CPU times that are {IDLE_SECONDS:g} s apart",
-    )
-    after = {key: deployment.cpu(kubectl, service) for key, kubectl in tools.items()}
+    after: dict[str, deployment.Cpu] = {}
+
+    def are_apart() -> bool:  # each node's kubelet looks in its own rhythm
+        after.update({key: deployment.cpu(kubectl, service) for key, kubectl in tools.items()})
+        return all(after[key].at >= before[key].at + IDLE_SECONDS for key in tools)
+
+    processes.eventually(are_apart, SETTLED_SECONDS, f"CPU times that are {IDLE_SECONDS:g} s apart")
     return {key: (after[key].used - before[key].used) / (after[key].at - before[key].at) for key in tools}
 
 
