@@ -110,9 +110,9 @@ def test_each_array_is_copied_once_and_nothing_more() -> None:
     for merge, lengths in (
         (arrays(), [64] * 16),
         (arrays(pad=0), range(49, 65)),
-        (arrays(pad=0, side="left"), [64, 1]),
+        (arrays(pad=0, side="left"), [64, 32]),
     ):
-        items = [np.ones((16, length, 1024)) for length in lengths]
+        items = [np.ones((16, length, 1024)) for length in lengths]  # of at least 4 MiB
         rows = [len(item) for item in items]
         merge.join(items[:1])
         tracemalloc.start()
@@ -125,8 +125,9 @@ def test_each_array_is_copied_once_and_nothing_more() -> None:
         finally:
             tracemalloc.stop()
         assert batch.shape == (sum(rows), 64, 1024)
-        assert batch.nbytes <= most < batch.nbytes + mebibyte / 4
-        assert with_shares < batch.nbytes + mebibyte / 4
+        # Threads of other tests may allocate meanwhile.
+        assert batch.nbytes <= most < batch.nbytes + 2 * mebibyte
+        assert with_shares < batch.nbytes + 2 * mebibyte
         assert len(shares) == len(items)
 
 
