@@ -264,10 +264,11 @@ class Threads(Host):
                 self._takes = min(time.perf_counter() - begun_at, 2 * self._takes)  # any one may wait for the lock
                 self._hand(self._post, self._finish, begun, outcome)
                 self._running[thread] = begun = outcome = None  # type: ignore[assignment] # an idle thread keeps nothing
-        except BaseException as raised:  # into the thread, from outside
+        except BaseException as raised:  # out of a callback, or into the thread from outside
             error = raised
             carpool_errors.put(error, "__traceback__", None)
-        self._post(self._ended, thread, error)
+        with contextlib.suppress(BaseException):  # out of another callback: all was done meanwhile
+            self._post(self._ended, thread, error)
 
     def _serve_spare(self) -> None:
         try:
@@ -279,7 +280,8 @@ class Threads(Host):
                 self._spare_is_free.release()
         except BaseException:  # out of a callback, or into the thread from outside: another one takes its place
             self._has_spare = False
-            self._post(_nothing_soon)  # which hands out what is left
+            with contextlib.suppress(BaseException):  # out of another callback
+                self._post(_nothing_soon)  # which hands out what is left
             with contextlib.suppress(RuntimeError):  # it was free
                 self._spare_is_free.release()
         finally:

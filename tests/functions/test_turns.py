@@ -541,3 +541,36 @@ def test_a_callback_that_raises_an_interrupt_ends_nothing(raised: type[BaseExcep
         each.add_done_callback(interrupt)
     assert [each.result(PATIENCE) for each in those] == list(range(100))
     assert len(spare) > 1
+
+
+def test_interrupts_out_of_callbacks_in_a_row_end_neither_the_host_nor_its_spare_thread() -> None:
+    told = threading.Event()
+
+    def post(function: Callable[..., None], *args: Any) -> None:
+        """As when everything that is handed out ends in an interrupt."""
+        function(*args)
+        raise KeyboardInterrupt
+
+    host = hosts.Threads("f", lambda batch: time.sleep(0.002), post, lambda: None)
+
+    def interrupt() -> None:
+        told.set()
+        raise KeyboardInterrupt
+
+    def run() -> bool:
+        """Run a batch; returns whether it was left to the spare thread to interrupt."""
+        done, is_told = threading.Event(), list[bool]()
+        told.clear()
+
+        def finish(outcome: Any) -> None:
+            is_told.append(host.call_next(interrupt, False))
+            done.set()
+
+        host.begin(cast(Any, object()), finish)
+        assert done.wait(PATIENCE)
+        assert not is_told[0] or told.wait(PATIENCE)
+        return is_told[0]
+
+    assert sum(run() for _ in range(60)) > 1
+    host.end()
+    host.join(time.monotonic() + PATIENCE)
