@@ -10,6 +10,7 @@ docs/request-path.md up to date; a test holds the table, and its length, to the 
 
 from __future__ import annotations
 
+import argparse
 import ast
 import asyncio
 import functools
@@ -230,6 +231,7 @@ def _listed(path: Path) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description="Write the path of a request into its page.").parse_args()
     sys.stdout.write("With the adaptive policy:\n" + _listed(recorded("adaptive")) + "With a window:\n")
     found = recorded()
     sys.stdout.write(_listed(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import re
 import typing
@@ -337,5 +338,6 @@ def _labels(family: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description="Write the tables into their pages.").parse_args()
     for file in PAGES:
         file.write_text(written(file.read_text()))

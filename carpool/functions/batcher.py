@@ -593,8 +593,7 @@ class Batcher:
         self.recorder.finished(arrived, self.clock())
 
     def _hand_refusal(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        words = failures.in_words(error, self.name, self.core.waiting_rows, self.options.max_queue)
-        futures.settle(call.refusals(words))
+        futures.settle(call.refusals(failures.in_words(error, self.name, self.options.max_queue)))
 
 
 class _Everything(waiting.Source):

@@ -69,14 +69,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(kind is MemoryError or _name(kind) == "OutOfMemoryError" for kind in type(error).__mro__)
 
 
-def in_words(error: errors.CarpoolError, name: str, waiting: int, most: int | None) -> errors.CarpoolError:
-    """The scheduler's errors in the words of a function, of which so many items wait and this many may."""
+def in_words(error: errors.CarpoolError, name: str, most: int | None) -> errors.CarpoolError:
+    """The scheduler's errors in the words of a function, for which so many items may wait."""
     if type(error) is errors.Draining:
         return Closed(f"{name} is closed")
     if type(error) is errors.Overloaded:
-        return errors.Overloaded(
-            f"{waiting} items wait for {name} already; max_queue is {most}", error.retry_after or 1
-        )
+        return errors.Overloaded(f"{name} has no room for more items; max_queue is {most}", error.retry_after or 1)
     if type(error) is errors.PayloadTooLarge:
         return errors.PayloadTooLarge(f"more items than max_queue, which is {most}")
     if type(error) is errors.NotIsolated:

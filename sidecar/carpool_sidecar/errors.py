@@ -38,6 +38,10 @@ class BadRequest(CarpoolError):
     message = "the request is malformed"
 
 
+class BadHeader(BadRequest):
+    """A header has a value that is not allowed; the body is another matter."""
+
+
 class MalformedBody(BadRequest):
     """The body's framing is no HTTP: nobody knows where it ends, nor where another request would begin."""
 

@@ -260,6 +260,9 @@ class Metrics:
             "connections_refused", "Client connections closed at once because there were too many."
         )
         self.connections_refused = refused.labels()
+        self.malformed: Counter[int] = counter(
+            "malformed", "Messages answered as no HTTP/1.1 request that the sidecar serves, by status code.", "code"
+        )
         self.tunnels = gauge("tunnels", "Upgraded connections (WebSocket) open now.")
         changes: Counter[()] = counter(
             "settings_changes", "Times that settings were changed while it ran, by PATCH /config."

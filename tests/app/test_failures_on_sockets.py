@@ -377,6 +377,11 @@ class TestKServeErrors:
         assert (status, answer) == (400, text)
         assert headers["Content-Type"] == "text/plain; charset=utf-8"
 
+    async def test_a_bad_header_is_told_as_it_is(self, bench):
+        status, answer, _ = await bench.post('{"instances":[1]}', headers={"carpool-timeout-ms": "x"})
+        assert status == 400
+        assert "carpool-timeout-ms must be a whole number" in json.loads(answer)["error"]
+
 
 async def test_a_bug_when_the_predictor_is_called_is_logged_and_counted(bench, monkeypatch, caplog):
     def break_down():

@@ -322,12 +322,13 @@ async def test_a_stream_that_never_ends_is_cut_within_the_grace_period_and_that_
     await asyncio.gather(stream, return_exceptions=True)
 
 
-async def test_a_predict_request_that_cannot_be_answered_in_the_grace_period_is_not_a_clean_end(sidecar_of):
+async def test_a_predict_request_that_cannot_be_answered_in_the_grace_period_is_not_a_clean_end(sidecar_of, caplog):
     bench = await sidecar_of(grace_period=10, max_latency=0)
     bench.predictor.gate.clear()
     waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
     await bench.predictor.received(1)
     assert await bench.sidecar.drain() is False
+    assert "7 s of the grace period of 10 s are over" in caplog.text
     await bench.sidecar.stop()
     assert (await waiting)[0] == 503
     assert asyncio.get_running_loop().time() < 10

@@ -235,7 +235,7 @@ async def test_a_malformed_chunk_that_comes_later_is_told_once_and_ends_the_conn
         (request(b"GET / HTTP/3.1"), "Invalid HTTP version"),
     ],
 )
-async def test_what_is_malformed_is_told_as_any_other_error_is(bench, sent, words):
+async def test_what_is_malformed_is_told_as_any_other_error_is_and_counted(bench, sent, words):
     client = await plain_client.connect(bench)
     await client.send(plain_client.GET + sent)
     assert (await client.answer())[0] == 200
@@ -243,6 +243,7 @@ async def test_what_is_malformed_is_told_as_any_other_error_is(bench, sent, word
     assert (status, headers["connection"], headers["content-type"]) == (400, "close", "application/json")
     assert json.loads(body) == {"error": f"malformed HTTP: {words}"}
     assert "server" not in headers
+    assert await bench.metric('carpool_malformed_total{code="400"}') == 1
     await client.rest()
     await client.leave()
 
@@ -263,6 +264,20 @@ async def test_heads_are_taken_up_to_a_size_and_a_number_of_lines(sidecar_of, li
     bench = await sidecar_of(max_latency=0)
     sent = request(POST, *lines, b"Content-Length: 17", body=BODY)
     assert await statuses(bench, sent) == ([status], status == 431)
+    assert (await bench.metric('carpool_malformed_total{code="431"}') == 1) is (status == 431)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (request(POST, b"Transfer-Encoding: gzip, chunked", body=CHUNKS), 501),
+        (request(f"POST {PREDICT} HTTP/2.0".encode(), b"Content-Length: 17", body=BODY), 505),
+        (request(GET, host=b"a b"), 400),
+    ],
+)
+async def test_a_request_that_is_not_served_is_counted_as_malformed(bench, sent, code):
+    assert await statuses(bench, sent) == ([code], True)
+    assert await bench.metric(f'carpool_malformed_total{{code="{code}"}}') == 1
 
 
 @pytest.mark.parametrize("path", [b"/other", PREDICT.encode()])

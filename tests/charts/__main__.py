@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+
 from tests.charts import injected, pages
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     pages.SCHEMA.write_text(pages.schema(pages.SCHEMA.read_text()))
     injected.TEMPLATE.write_text(injected.text())
     pages.NEEDED.write_text(pages.needed_template())

@@ -113,7 +113,9 @@ async def test_of_a_turn_for_which_there_is_no_room_as_many_are_taken_as_have_ro
     held = Held(way, max_queue=3)
     await held.hold()
     turn = await held.turn(1, 2, 3, 4, 5)
-    assert kinds(await held.outcomes(turn)) == [2, 4, 6, carpool.Overloaded, carpool.Overloaded]
+    outcomes = await held.outcomes(turn)
+    assert kinds(outcomes) == [2, 4, 6, carpool.Overloaded, carpool.Overloaded]
+    assert str(outcomes[-1]).endswith(" has no room for more items; max_queue is 3")
 
 
 @by_tasks

@@ -158,7 +158,10 @@ class Sidecar:
                 await self.life.drain(self.driver.drain, self.settings.quiet_period, time_for_answers / 2, turn_away)
         except TimeoutError:
             await self.life.abandon()
-            log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)
+            log.warning(
+                "%g s of the grace period of %g s are over, and the rest is for closing: breaking off %d requests",
+                time_for_answers, grace_period, self.life.active,
+            )  # fmt: skip
             return self.core.idle
         except Exception:
             self.metrics.internal_errors.labels("drain").inc()

@@ -124,7 +124,7 @@ def level(header: str, text: str | None) -> int:
         return 0
     found = _LEVELS.get(text.strip().lower())
     if found is None:
-        raise errors.BadRequest(f"{header} must be high, normal or low, or 1, 0 or -1; got {text[:40]!r}")
+        raise errors.BadHeader(f"{header} must be high, normal or low, or 1, 0 or -1; got {text[:40]!r}")
     return found
 
 

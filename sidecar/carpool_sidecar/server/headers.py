@@ -89,9 +89,9 @@ def has_control(value: str) -> bool:
 
 
 def check_utf8(name: str, value: str) -> None:
-    """Raises `errors.BadRequest` for a header value that cannot be forwarded as it is."""
+    """Raises `errors.BadHeader` for a header value that cannot be forwarded as it is."""
     if not is_utf8(value):
-        raise errors.BadRequest(f"the value of the header {name} is not valid UTF-8")
+        raise errors.BadHeader(f"the value of the header {name} is not valid UTF-8")
 
 
 def requested_upgrade(headers: MultiMapping[str]) -> str | None:

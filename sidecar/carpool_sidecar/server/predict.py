@@ -131,7 +131,7 @@ class PredictRules:
         if self._goes_by_rpc and match.protocol != "v2":
             for header, text in found:
                 if not shared_names.is_metadata(text):
-                    raise errors.BadRequest(f"the header {header.name} must be printable ASCII: it goes on over gRPC")
+                    raise errors.BadHeader(f"the header {header.name} must be printable ASCII: it goes on over gRPC")
         return found
 
     def _key_headers(self, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Headers:
@@ -212,7 +212,7 @@ def _value(headers: MultiMapping[str], name: str) -> str | None:
 def _json_size(text: str | None) -> int | None:
     if text is None or _is_number(text):
         return None if text is None else int(text)
-    raise errors.BadRequest(f"{routes.JSON_SIZE} must be a whole number of bytes; got {text[:40]!r}")
+    raise errors.BadHeader(f"{routes.JSON_SIZE} must be a whole number of bytes; got {text[:40]!r}")
 
 
 def _is_number(text: str) -> bool:
@@ -225,4 +225,4 @@ def _timeout(headers: MultiMapping[str]) -> float | None:
         return None
     if _is_number(text) and 1 <= int(text) <= _MAX_TIMEOUT_MS:
         return int(text) / 1000
-    raise errors.BadRequest(f"carpool-timeout-ms must be a whole number from 1 to {_MAX_TIMEOUT_MS}; got {text[:40]!r}")
+    raise errors.BadHeader(f"carpool-timeout-ms must be a whole number from 1 to {_MAX_TIMEOUT_MS}; got {text[:40]!r}")

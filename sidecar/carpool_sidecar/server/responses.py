@@ -110,7 +110,7 @@ class KServeDialect(Dialect):
     content_type: ClassVar[str] = _SNIFFED
 
     def error(self, error: errors.CarpoolError) -> Response:
-        if isinstance(error, errors.BadRequest):
+        if isinstance(error, errors.BadRequest) and not isinstance(error, errors.BadHeader):
             missing = isinstance(error, errors.NoInstances)
             text = b"no instances in the request\n" if missing else b"can't Unmarshal body\n"
             return Response(400, (("Content-Type", _SNIFFED),), text)

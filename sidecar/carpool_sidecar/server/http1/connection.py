@@ -263,7 +263,9 @@ class Connection(asyncio.Protocol):
         if not self.answers.may_own:
             self._hold(text)
             return
-        self.transport.write(b"".join(responses.render(error.answer(), close=True)))
+        answer = error.answer()
+        self._requests.rules.metrics.malformed.labels(answer.status).inc()
+        self.transport.write(b"".join(responses.render(answer, close=True)))
         self.part()
 
     # --- bodies that come in parts -----------------------------------------------------------------------------

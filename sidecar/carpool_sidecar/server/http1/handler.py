@@ -72,6 +72,7 @@ class Handler:
         head, life, models = asked.head, self._life, self._v1_models
         refused = headers.objection(head.version, head.headers)
         if refused is not None:
+            self._metrics.malformed.labels(refused.status).inc()
             self._respond(asked, refused)
         elif local_answers.is_probe(head.headers):
             ready = self._ready.check
