@@ -48,6 +48,8 @@ _IF_LATE = 8
 # and settle others. Who waits does not need it, or crowds of threads would queue for it: a waiter is put on the list
 # of a future before the status is looked at, and taken from there after that has changed, by one of the two.
 _transitions = threading.RLock()
+# After which this process came to be: threads that waited before one are in its parent.
+_forks = 0
 
 
 Settling = tuple["Future[Any]", Any, BaseException | None]
@@ -62,8 +64,9 @@ _mirrored: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 
 def _after_fork() -> None:
     """Other threads may have held these locks, and are not there any more."""
-    global _transitions
+    global _transitions, _forks
     _transitions = threading.RLock()
+    _forks += 1
     for future in list(_mirrored):
         concurrent.futures.Future.__init__(future)
         future._mirror()
@@ -80,14 +83,14 @@ class _Sleeper:
     raise an exception at any moment.
     """
 
-    __slots__ = ("has_left", "lock", "may_queue", "queues")
+    __slots__ = ("forks", "has_left", "lock", "may_queue", "queues")
 
     def __init__(self) -> None:
         self.lock: Any = threading.Lock()
         self.lock.acquire()
         self.may_queue = type(self.lock) is _Lock and threading.get_ident() != threading.main_thread().ident
         self.queues: list[_WakingQueue] = []
-        self.has_left = False
+        self.has_left, self.forks = False, _forks
 
     def wake(self) -> None:
         """Let it go on. It may be told more than once."""
@@ -607,7 +610,7 @@ def _tell_each(those: Iterable[Future[Any]]) -> None:
 def _wake_threads(sleepers: Iterable[_Sleeper]) -> None:
     queueing: list[_Sleeper] = []
     for sleeper in sleepers:
-        queueing.append(sleeper) if sleeper.may_queue else sleeper.wake()
+        queueing.append(sleeper) if sleeper.may_queue and sleeper.forks == _forks else sleeper.wake()
     if queueing:
         _WakingQueue(queueing)
 

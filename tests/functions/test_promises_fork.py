@@ -559,3 +559,28 @@ say("parent", seen(closing[0]), seen(held(3)))
 """
     )
     assert said == ["2", "child None 4", "parent None Closed"]
+
+
+def test_threads_of_a_child_get_the_result_of_a_future_that_threads_of_its_parent_wait_for() -> None:
+    said = run_program(
+        FUNCTIONS
+        + """
+future = carpool.Future()
+def waiting(number):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(future.result())) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    return threads, found
+def told(threads, found):
+    future.set_result(7)
+    for thread in threads:
+        thread.join(5)
+    return found
+parents = waiting(2)
+in_child(lambda: say("child", told(*waiting(3))))
+say("parent", told(*parents))
+"""
+    )
+    assert said == ["child [7, 7, 7]", "parent [7, 7]"]

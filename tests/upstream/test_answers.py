@@ -348,6 +348,7 @@ _WHOLE = strategies.sampled_from([
     b"HTTP/1.1 200 OK\nContent-Length: 4\n\n\r\n\r\n", b"HTTP/1.1 204 \r\nContent-Length: 0\r\n\r\n",
     b"HTTP/1.1 404 No\r\nDate: Mon\r\nContent-Length: 0\r\n\r\n",
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\nhi",
+    b"HTTP/1.1 103 Early Hints\r\nConnection: close\r\n\r\n", b"HTTP/1.0 100 Continue\r\n\r\n",
 ])  # fmt: skip
 _CHANGED = strategies.tuples(
     _WHOLE,
@@ -372,6 +373,13 @@ def test_an_answer_whose_head_came_before_is_what_the_parser_makes_of_it(answers
             whole.close()
             cut.close()
             whole, cut = connection.LenientReader(), connection.LenientReader()
+
+
+def test_an_informational_answer_that_ends_the_connection_is_none():
+    reader = connection.LenientReader()
+    reader.feed(memoryview(COMPLETE["length"][0]))
+    part = reader.feed(memoryview(b"HTTP/1.1 100 Continue\r\nConnection: close\r\n\r\n"))
+    assert str(part.error) == "the predictor's answer has the status 100 and ends the connection"
 
 
 @pytest.mark.parametrize("end", [b"\nContent-Length: 4\n\n\r\n", b"\r\nContent-Length: 4\n\r\n"])

@@ -237,6 +237,8 @@ class AnswerReader:
         reason, self._reason = self._reason, b""
         head: AnswerHead = tuple.__new__(AnswerHead, (status, reason, fields, headers, length, is_chunked, {}))
         if 100 <= status < 200 and status != SWITCHING:
+            if not parser.should_keep_alive():  # it reads no more; known heads are not read by it
+                raise errors.UpstreamBroken(f"the predictor's answer has the status {status} and ends the connection")
             self._informed.append(head)
             return
         if status < 100 or (status == SWITCHING and not self._is_lenient):
